@@ -1,0 +1,71 @@
+//! What can be set for a replica, with defaults.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::{NodeId, StartError};
+
+/// What can be set for a replica. [`Options::new`] gives defaults that fit three nodes in one data centre.
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub node: NodeId,
+    /// The first members with their addresses, the same on each of them; later the log says who is a member.
+    pub members: BTreeMap<NodeId, String>,
+    /// How often the leader is heard of when nothing else is sent.
+    pub heartbeat: Duration,
+    /// After silence from the leader a node waits `election_max` plus a random time between `election_min` and
+    /// `election_max` before it stands for election.
+    pub election_min: Duration,
+    pub election_max: Duration,
+    /// A snapshot is taken each time that this many entries have been applied since the last.
+    pub snapshot_every: u64,
+    /// How many entries before the last snapshot stay in the log for followers that lag.
+    pub keep_entries: u64,
+    /// How many bytes of a section travel in one message.
+    pub chunk_bytes: usize,
+    /// The largest entry in bytes.
+    pub entry_limit: usize,
+    /// How long a node with a damaged log asks its peers for what is missing before it gives up.
+    pub repair_within: Duration,
+}
+
+impl Options {
+    pub fn new(node: NodeId, members: BTreeMap<NodeId, String>) -> Self {
+        Self {
+            node,
+            members,
+            heartbeat: Duration::from_millis(50),
+            election_min: Duration::from_millis(150),
+            election_max: Duration::from_millis(300),
+            snapshot_every: 20_000,
+            keep_entries: 5_000,
+            chunk_bytes: 256 * 1024,
+            entry_limit: 4 * 1024 * 1024,
+            repair_within: Duration::from_secs(60),
+        }
+    }
+
+    /// Checks what contradicts itself.
+    pub(crate) fn check(&self) -> Result<(), StartError> {
+        let wrong = |what: String| Err(StartError::Options(what));
+        if !self.members.contains_key(&self.node) {
+            return wrong(format!("node {} is not among the members; list it", self.node));
+        }
+        if self.heartbeat.is_zero() || self.heartbeat * 2 > self.election_min {
+            return wrong(format!(
+                "heartbeat {:?} must be above zero and at most half of election_min {:?}",
+                self.heartbeat, self.election_min
+            ));
+        }
+        if self.election_min >= self.election_max {
+            return wrong(format!(
+                "election_min {:?} must be below election_max {:?}",
+                self.election_min, self.election_max
+            ));
+        }
+        if self.snapshot_every == 0 || self.chunk_bytes == 0 || self.entry_limit == 0 {
+            return wrong("snapshot_every, chunk_bytes and entry_limit must be above zero".to_owned());
+        }
+        Ok(())
+    }
+}
