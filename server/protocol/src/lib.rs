@@ -1,0 +1,19 @@
+//! The protocol of Verdict as pure functions of what happened: the replicated *ledger*, which alone decides, and the
+//! *coordinator's* rules, which say what the leading node does about it.
+//!
+//! ```text
+//!   client calls ─┐                                ┌─▶ propose commands ──▶ replicated log ─┐
+//!   votes, acks  ─┼─▶ Coordinator::handle(event) ──┼─▶ ask a branch to prepare              │
+//!   clock        ─┘        ▲          reads ▼      ├─▶ tell a branch its outcome            │
+//!                          │          Ledger       └─▶ answer a client                      │
+//!                          └── changes ◀── Ledger::apply(index, entry) ◀────────────────────┘
+//! ```
+//!
+//! Nothing here awaits, reads a clock, draws a random number or does I/O; there is no floating point and no hash
+//! map. Two ledgers that applied the same entries are equal to the byte.
+
+mod ids;
+mod vocabulary;
+
+pub use ids::{BranchId, BranchNumber, ClusterId, IdError, ResourceName, Xid};
+pub use vocabulary::{LogTime, Outcome, Reason, ReasonCode, Settlement, Vote};

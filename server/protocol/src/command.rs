@@ -1,0 +1,128 @@
+//! What the replicated log carries: entries of commands, and what applying each answers.
+//!
+//! ```text
+//!   entry  = format version (1 byte) · postcard(at, commands)
+//!   answer = postcard(one Result per command)
+//! ```
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::{BranchId, BranchNumber, ClusterId, LogTime, Reason, ResourceName, Rules, Settlement, Vote, Xid};
+
+/// Changes the ledger when it is applied, and only then.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Command {
+    /// Fixes the cluster's id and rules, once: the first entry of a cluster. A repeat changes nothing.
+    Found { cluster: ClusterId, rules: Rules },
+    /// Registers a transaction early.
+    Begin { xid: Xid, timeout_ms: u64 },
+    /// Registers branches. Names a transaction for the first time, or adds to an open list.
+    Enlist { xid: Xid, branches: Vec<NewBranch>, timeout_ms: u64 },
+    /// Closes the list: registered ∪ listed. Votes brought along are never split from it.
+    Prepare { xid: Xid, branches: Vec<ListedBranch>, vote_timeout_ms: u64 },
+    /// A branch's vote. Never creates a transaction.
+    Vote { branch: BranchId, vote: Vote, reason: Option<Reason> },
+    /// ABORTED if it is not decided.
+    Abort { xid: Xid, reason: Reason },
+    /// ABORTED only if the xid is unknown.
+    PresumeAbort { xid: Xid },
+    /// Branches that took their outcome.
+    Settled { items: Vec<SettledItem> },
+}
+
+/// A branch as it is registered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewBranch {
+    pub number: BranchNumber,
+    pub resource: ResourceName,
+    pub payload: Bytes,
+}
+
+/// A branch as Prepare lists it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListedBranch {
+    pub branch: NewBranch,
+    /// Brought along by a client that prepared the branch itself.
+    pub vote: Option<(Vote, Option<Reason>)>,
+}
+
+/// One branch's acknowledgement.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SettledItem {
+    pub branch: BranchId,
+    pub settlement: Settlement,
+}
+
+/// Several commands that share one append. All apply, in order, at one log time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The leader's log time when it made the entry. Applied as at least what was applied before.
+    pub at: LogTime,
+    pub commands: Vec<Command>,
+}
+
+/// What applying one command came to.
+///
+/// It carries no outcome: that is read from the ledger, where it is a [`Recorded`](crate::Recorded).
+pub type Answer = Result<(), Refusal>;
+
+/// Why a command changed nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Error)]
+pub enum Refusal {
+    #[error("the list of branches is closed: the transaction is voting or decided; nothing can be enlisted any more")]
+    Closed,
+    #[error("the transaction has other branches than these: a number was reused, or the list was closed differently")]
+    Mismatch,
+    #[error(
+        "the xid was born {ahead_ms} ms ahead of the cluster's time, more than the {allowed_ms} ms allowed: \
+         correct the client's clock"
+    )]
+    Skewed { ahead_ms: u64, allowed_ms: u64 },
+    #[error(
+        "the transaction is older than what is kept: it will not commit from now on; whether it did is no longer known"
+    )]
+    Expired,
+    #[error("{what} are limited to {limit}: try again when others have ended")]
+    Limit { what: String, limit: u64 },
+    #[error("no such transaction: it was never begun here, or its first command has not arrived")]
+    UnknownTransaction,
+    #[error("the transaction has no such branch")]
+    UnknownBranch,
+    #[error("the cluster is not founded yet: its first leader is still starting")]
+    NotFounded,
+}
+
+/// An entry that this version cannot read.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum DecodeError {
+    #[error("the entry has format version {found}, this program knows up to {known}: run a newer one")]
+    Newer { found: u8, known: u8 },
+    #[error("the entry is empty")]
+    Empty,
+    #[error("the entry is malformed: {0}")]
+    Malformed(#[from] postcard::Error),
+}
+
+impl Entry {
+    /// The format version that [`Entry::encode`] writes.
+    pub const VERSION: u8 = 1;
+
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut bytes = vec![Self::VERSION];
+        bytes.extend(postcard::to_allocvec(self).expect("an entry has no unserializable value"));
+        bytes.into()
+    }
+
+    /// # Errors
+    /// A [`DecodeError`] for an entry of a newer version or a malformed one.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        match bytes.split_first() {
+            None => Err(DecodeError::Empty),
+            Some((&Self::VERSION, body)) => Ok(postcard::from_bytes(body)?),
+            Some((&found, _)) => Err(DecodeError::Newer { found, known: Self::VERSION }),
+        }
+    }
+}
