@@ -12,8 +12,22 @@
 //! Nothing here awaits, reads a clock, draws a random number or does I/O; there is no floating point and no hash
 //! map. Two ledgers that applied the same entries are equal to the byte.
 
+mod command;
+mod coordinator;
 mod ids;
+mod ledger;
+mod log_clock;
 mod vocabulary;
 
+pub use command::{Answer, Command, DecodeError, Entry, ListedBranch, NewBranch, Refusal, SettledItem};
+pub use coordinator::{
+    Coordinator, Effect, Event, Patience, ProposalId, Reply, Report, Request, Token,
+    backoff::{Backoff, FIRST_RETRY_MS, LONGEST_RETRY_MS},
+};
 pub use ids::{BranchId, BranchNumber, ClusterId, IdError, ResourceName, Xid};
+pub use ledger::{
+    Applied, Branch, Change, Ledger, OpenTransaction, Order, Phase, Recorded, Rules, State, Status,
+    snapshot::{Frozen, SectionBody, SnapshotError, Thawed},
+};
+pub use log_clock::LogClock;
 pub use vocabulary::{LogTime, Outcome, Reason, ReasonCode, Settlement, Vote};

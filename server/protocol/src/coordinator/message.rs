@@ -1,0 +1,168 @@
+//! What the coordinator hears, and what it wants done.
+
+use bytes::Bytes;
+
+use crate::{
+    Answer, BranchId, BranchNumber, Change, Command, ListedBranch, NewBranch, Order, Outcome, Reason, Recorded,
+    Refusal, ResourceName, SettledItem, Settlement, Vote, Xid,
+};
+
+/// Who asked: made by the shell, given back with the reply, used once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub u64);
+
+/// Which proposal an answer belongs to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProposalId(pub u64);
+
+/// What a client or a branch asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    Begin {
+        xid: Xid,
+        timeout_ms: u64,
+    },
+    Enlist {
+        xid: Xid,
+        branches: Vec<NewBranch>,
+        timeout_ms: u64,
+    },
+    Commit {
+        xid: Xid,
+        branches: Vec<ListedBranch>,
+        vote_timeout_ms: u64,
+    },
+    Rollback {
+        xid: Xid,
+        reason: Reason,
+    },
+    Vote {
+        branch: BranchId,
+        vote: Vote,
+        reason: Option<Reason>,
+    },
+    /// `held_ms`: how long the branch has been held prepared.
+    Inquire {
+        branch: BranchId,
+        held_ms: u64,
+    },
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// This node leads, and has applied an entry of its own term: all that was decided before is in the ledger.
+    Lead,
+    /// It leads no more.
+    Deposed,
+    Request {
+        token: Token,
+        request: Request,
+    },
+    /// An entry was applied, whoever proposed it. Comes before the answers to its proposals.
+    Applied {
+        changes: Vec<Change>,
+    },
+    /// What applying a proposal's commands answered.
+    Answered {
+        proposal: ProposalId,
+        answers: Vec<Answer>,
+    },
+    /// Whether the proposal is in the log is not known.
+    Interrupted {
+        proposal: ProposalId,
+    },
+    /// A participant's answer to prepare.
+    Voted {
+        branch: BranchId,
+        vote: Vote,
+        reason: Option<Reason>,
+    },
+    /// A participant could not be asked.
+    NotAsked {
+        branch: BranchId,
+        error: String,
+    },
+    /// A participant took its outcome.
+    Acknowledged {
+        branch: BranchId,
+        settlement: Settlement,
+    },
+    /// A participant could not be told.
+    NotTold {
+        branch: BranchId,
+        error: String,
+    },
+    /// A time that was asked for has come.
+    Wake,
+}
+
+/// Something to be done. Effects may be carried out in any order and side by side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Propose the commands, all in one entry, and bring the answers.
+    Propose {
+        proposal: ProposalId,
+        commands: Vec<Command>,
+    },
+    /// Let this ride along with the next entry, or with one of its own before long. Nobody waits for it.
+    ProposeLater {
+        item: SettledItem,
+    },
+    /// Ask a branch to prepare.
+    Ask {
+        branch: BranchId,
+        resource: ResourceName,
+        payload: Bytes,
+        within_ms: u64,
+    },
+    /// Tell a branch its outcome.
+    Tell {
+        branch: BranchId,
+        resource: ResourceName,
+        payload: Bytes,
+        outcome: Recorded<Outcome>,
+    },
+    Reply {
+        token: Token,
+        reply: Reply,
+    },
+    /// Bring a [`Event::Wake`] at this log time, instead of any asked for before.
+    WakeAt(crate::LogTime),
+    /// For people.
+    Report(Report),
+}
+
+/// What whoever asked is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// It is decided.
+    Decided {
+        xid: Xid,
+        outcome: Recorded<Outcome>,
+    },
+    /// It took effect, or had done so before: read the transaction's status from the ledger.
+    Done {
+        xid: Xid,
+    },
+    /// What a branch has to do.
+    Order {
+        branch: BranchId,
+        order: Order,
+    },
+    Refused(Refusal),
+    /// Not answered: it may or may not be in the log. Ask again.
+    Interrupted,
+    NotLeader,
+}
+
+/// Something that people should see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// A branch refused after it had promised, or after COMMITTED.
+    PromiseBroken(BranchId),
+    /// A branch was settled by somebody else.
+    Heuristic { branch: BranchId, settlement: Settlement },
+    /// A branch that is not in the closed list asked or voted.
+    Unlisted { xid: Xid, number: BranchNumber },
+}

@@ -1,0 +1,182 @@
+//! What can be read from the ledger. An outcome always comes out as a [`Recorded`].
+
+use std::sync::Arc;
+
+use super::{
+    Ledger, OpenTransaction, Phase, Recorded, Rules,
+    outcomes::OutcomeRecord,
+    transaction::list_digest,
+    transition::{Door, Event, Ruling, Standing, rule},
+};
+use crate::{BranchId, ClusterId, ListedBranch, LogTime, Outcome, Reason, Vote, Xid};
+
+/// A transaction's state as clients know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Active,
+    Voting,
+    Decided,
+    Ended,
+    Expired,
+    Unknown,
+}
+
+/// All that is known of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status<'a> {
+    pub xid: Xid,
+    pub state: State,
+    pub outcome: Option<Recorded<Outcome>>,
+    pub reason: Option<&'a Reason>,
+    /// Only while it is in the open table.
+    pub transaction: Option<&'a OpenTransaction>,
+}
+
+/// What a branch that asks has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Nothing is known yet that it could act upon.
+    Wait,
+    Commit(Recorded<Outcome>),
+    /// The transaction was aborted, or committed without this branch.
+    Rollback(Recorded<Outcome>),
+    /// Too old to be known, or not in the closed list: it can never commit.
+    RollbackUnlisted,
+}
+
+impl Ledger {
+    /// The log time of the last applied entry.
+    #[must_use]
+    pub fn at(&self) -> LogTime {
+        self.at
+    }
+
+    /// The index of the last applied entry; 0 before the first.
+    #[must_use]
+    pub fn index(&self) -> u64 {
+        self.index
+    }
+
+    /// The cluster's id, once it is founded.
+    #[must_use]
+    pub fn cluster(&self) -> Option<ClusterId> {
+        self.cluster
+    }
+
+    /// The rules it was founded with; the default ones before.
+    #[must_use]
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// An unknown xid born before this can never commit.
+    #[must_use]
+    pub fn horizon(&self) -> LogTime {
+        let rules = &self.rules;
+        self.at.minus(rules.retention_ms).minus(rules.max_lifetime_ms)
+    }
+
+    /// Undecided and unsettled transactions, by xid.
+    pub fn open(&self) -> impl DoubleEndedIterator<Item = (Xid, &OpenTransaction)> {
+        self.open.iter().map(|(xid, transaction)| (*xid, transaction.as_ref()))
+    }
+
+    /// Those of them that come after `xid`.
+    pub fn open_after(&self, xid: Option<Xid>) -> impl Iterator<Item = (Xid, &OpenTransaction)> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let from = xid.map_or(Unbounded, Excluded);
+        self.open.range((from, Unbounded)).map(|(xid, transaction)| (*xid, transaction.as_ref()))
+    }
+
+    #[must_use]
+    pub fn transaction(&self, xid: Xid) -> Option<&OpenTransaction> {
+        self.open.get(&xid).map(Arc::as_ref)
+    }
+
+    #[must_use]
+    pub fn open_count(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Open transactions with a branch in doubt.
+    #[must_use]
+    pub fn in_doubt_count(&self) -> u64 {
+        self.in_doubt
+    }
+
+    /// Outcomes that are kept.
+    #[must_use]
+    pub fn outcome_count(&self) -> usize {
+        self.outcomes.len()
+    }
+
+    /// The outcome, if it is decided and still kept.
+    #[must_use]
+    pub fn outcome(&self, xid: Xid) -> Option<Recorded<Outcome>> {
+        self.outcomes.get(xid, &self.rules).map(|record| Recorded::new(record.outcome, record.index))
+    }
+
+    #[must_use]
+    pub fn status(&self, xid: Xid) -> Status<'_> {
+        let state = match self.standing(xid) {
+            Standing::Unknown(Door::Expired) => State::Expired,
+            Standing::Unknown(Door::Open | Door::Skewed { .. } | Door::Full { .. }) => State::Unknown,
+            Standing::Active => State::Active,
+            Standing::Voting => State::Voting,
+            Standing::Decided(_) => State::Decided,
+            Standing::Ended(_) => State::Ended,
+        };
+        let record: Option<&OutcomeRecord> = self.outcomes.get(xid, &self.rules);
+        Status {
+            xid,
+            state,
+            outcome: record.map(|record| Recorded::new(record.outcome, record.index)),
+            reason: record.and_then(|record| record.reason.as_deref()),
+            transaction: self.transaction(xid),
+        }
+    }
+
+    /// What a branch has to do: COMMIT only if the transaction is COMMITTED and this branch stands in its list with
+    /// PREPARED.
+    #[must_use]
+    pub fn order(&self, branch: BranchId) -> Order {
+        let record = self.outcomes.get(branch.xid, &self.rules);
+        if let Some(record) = record {
+            let recorded = Recorded::new(record.outcome, record.index);
+            return match record.outcome {
+                Outcome::Committed if record.prepared.contains(&branch.number) => Order::Commit(recorded),
+                Outcome::Committed | Outcome::Aborted => Order::Rollback(recorded),
+            };
+        }
+        match self.standing(branch.xid) {
+            Standing::Unknown(Door::Expired) => Order::RollbackUnlisted,
+            Standing::Voting if !self.lists(branch) => Order::RollbackUnlisted,
+            Standing::Unknown(Door::Open | Door::Skewed { .. } | Door::Full { .. })
+            | Standing::Active
+            | Standing::Voting
+            | Standing::Decided(_)
+            | Standing::Ended(_) => Order::Wait,
+        }
+    }
+
+    /// Whether a Prepare with these branches would close the list if it were applied now. Only a hint: `apply` judges.
+    #[must_use]
+    pub fn would_close(&self, xid: Xid, branches: &[ListedBranch]) -> bool {
+        let fit = self.prepare_fit(xid, branches, list_digest(branches));
+        rule(self.standing(xid), Event::Prepare(fit)) == Ruling::Close
+    }
+
+    /// Whether the branch voted PREPARED and has not acknowledged an outcome.
+    #[must_use]
+    pub fn is_in_doubt(&self, branch: BranchId) -> bool {
+        self.transaction(branch.xid)
+            .and_then(|transaction| transaction.branches.get(&branch.number))
+            .is_some_and(|branch| branch.settlement.is_none() && branch.vote == Some(Vote::Prepared))
+    }
+
+    fn lists(&self, branch: BranchId) -> bool {
+        self.transaction(branch.xid).is_some_and(|transaction| {
+            !matches!(transaction.phase, Phase::Active { .. }) && transaction.branches.contains_key(&branch.number)
+        })
+    }
+}
