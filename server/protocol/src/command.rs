@@ -126,3 +126,15 @@ impl Entry {
         }
     }
 }
+
+/// What `apply` hands back to whoever proposed the entry: the answers to its commands, in order.
+#[must_use]
+pub fn encode_answers(answers: &[Answer]) -> Bytes {
+    postcard::to_allocvec(answers).expect("answers have no unserializable value").into()
+}
+
+/// # Errors
+/// A [`DecodeError`] for bytes that [`encode_answers`] did not make.
+pub fn decode_answers(bytes: &[u8]) -> Result<Vec<Answer>, DecodeError> {
+    Ok(postcard::from_bytes(bytes)?)
+}

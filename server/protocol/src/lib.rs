@@ -19,7 +19,9 @@ mod ledger;
 mod log_clock;
 mod vocabulary;
 
-pub use command::{Answer, Command, DecodeError, Entry, ListedBranch, NewBranch, Refusal, SettledItem};
+pub use command::{
+    Answer, Command, DecodeError, Entry, ListedBranch, NewBranch, Refusal, SettledItem, decode_answers, encode_answers,
+};
 pub use coordinator::{
     Coordinator, Effect, Event, Patience, ProposalId, Reply, Report, Request, Token,
     backoff::{Backoff, FIRST_RETRY_MS, LONGEST_RETRY_MS},

@@ -288,6 +288,9 @@ impl Coordinator {
             (Pending::Change { token, xid }, None) => {
                 effects.push(Effect::Reply { token, reply: Reply::Done { xid } });
             }
+            (Pending::Order { token, branch }, Some(refusal)) if ledger.order(branch) == Order::Wait => {
+                effects.push(Effect::Reply { token, reply: Reply::Refused(refusal) });
+            }
             (Pending::Order { token, branch }, _) => Self::reply_order(token, branch, ledger, effects),
             // A vote that is refused meets a transaction that was decided and has ended meanwhile.
             (Pending::Votes { .. } | Pending::Abort { .. }, _) => {}
