@@ -13,6 +13,7 @@
 //! Absences: this crate knows bytes and no transactions, opens no sockets (see [`PeerLink`]), and shows no type of the
 //! Raft library that it uses.
 
+pub mod files;
 mod raft;
 
 pub use raft::errors::{AnswerError, ProposeError, ReadError, StartError, TransferError};
