@@ -23,7 +23,7 @@ pub use command::{
     Answer, Command, DecodeError, Entry, ListedBranch, NewBranch, Refusal, SettledItem, decode_answers, encode_answers,
 };
 pub use coordinator::{
-    Coordinator, Effect, Event, Patience, ProposalId, Reply, Report, Request, Token,
+    Coordinator, Effect, Event, Held, Patience, ProposalId, Reply, Report, Request, Token,
     backoff::{Backoff, FIRST_RETRY_MS, LONGEST_RETRY_MS},
 };
 pub use ids::{BranchId, BranchNumber, ClusterId, IdError, ResourceName, Xid};

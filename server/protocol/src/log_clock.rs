@@ -44,7 +44,7 @@ impl LogClock {
     fn advance(&mut self, monotonic_us: u64) {
         let elapsed = monotonic_us.saturating_sub(self.since_us);
         let straight = self.base_us.saturating_add(elapsed);
-        let most = elapsed / 1000 * SLEW_PER_MILLE;
+        let most = elapsed.saturating_mul(SLEW_PER_MILLE) / 1000;
         let target = self.target_us.map(|target| target.saturating_add(elapsed));
         self.base_us = match target {
             Some(target) => target.clamp(straight.saturating_sub(most), straight.saturating_add(most)),
@@ -87,6 +87,16 @@ mod tests {
             last = now;
         }
         assert!(last.as_millis() < 1_000_000 + 92_000, "it slows down towards the majority: {last:?}");
+    }
+
+    #[test]
+    fn it_slews_however_often_it_is_read() {
+        let mut clock = LogClock::start(LogTime::from_millis(1_000), 0, &mut []);
+        clock.steer(0, &mut [5_000]);
+        for step in 1..=100_000 {
+            clock.now(step * 100);
+        }
+        assert_eq!(clock.now(10_000_000).as_millis(), 12_000);
     }
 
     #[test]

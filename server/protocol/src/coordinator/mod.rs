@@ -11,26 +11,23 @@
 
 pub(crate) mod backoff;
 mod message;
+mod settling;
+mod timers;
+mod voting;
+mod waking;
 mod work;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 pub use message::{Effect, Event, ProposalId, Reply, Report, Request, Token};
 
-use work::{Call, Work};
+use timers::Timers;
+use work::Work;
 
-use crate::{
-    Answer, BranchId, BranchNumber, Change, Command, Ledger, ListedBranch, LogTime, Order, Outcome, Phase, Reason,
-    ReasonCode, Recorded, SettledItem, Settlement, State, Vote, Xid,
-};
-
-/// How long an acknowledged settlement may stay out of the log before the branch is told again, in milliseconds.
-const SETTLED_LATE_MS: u64 = 5_000;
-/// How long a proposed decision may stay out of the log before it is proposed again, in milliseconds.
-const PROPOSE_AGAIN_MS: u64 = 1_000;
+use crate::{Answer, BranchId, Change, Command, Ledger, LogTime, Order, Outcome, Phase, Refusal, State, Xid};
 
 /// Bounds of the coordinator's own.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Patience {
     /// What a new leader leaves a voting transaction at least, in milliseconds.
     pub least_vote_ms: u64,
@@ -40,20 +37,32 @@ pub struct Patience {
 }
 
 /// The rules of the leading node.
-#[derive(Debug)]
+///
+/// Two that are equal, and whose ledgers are, answer every event alike.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Coordinator {
     patience: Patience,
     leads: bool,
     works: BTreeMap<Xid, Work>,
-    /// `None` for the transaction as a whole.
-    timers: BTreeSet<(LogTime, Xid, Option<BranchNumber>)>,
+    timers: Timers,
     armed: Option<LogTime>,
     pending: BTreeMap<ProposalId, Pending>,
     last_proposal: u64,
 }
 
+/// How much a coordinator keeps. All zero once every transaction has ended and every proposal is answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Transactions that it has to do with.
+    pub works: usize,
+    /// Retries, expiries and deadlines that are set.
+    pub timers: usize,
+    /// Proposals that are not answered.
+    pub proposals: usize,
+}
+
 /// What a proposal's answer is for.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Pending {
     Commit { token: Token, xid: Xid },
     Change { token: Token, xid: Xid },
@@ -69,7 +78,7 @@ impl Coordinator {
             patience,
             leads: false,
             works: BTreeMap::new(),
-            timers: BTreeSet::new(),
+            timers: Timers::default(),
             armed: None,
             pending: BTreeMap::new(),
             last_proposal: 0,
@@ -99,18 +108,20 @@ impl Coordinator {
             Event::Voted { branch, vote, reason } => self.voted(branch, vote, reason, ledger, &mut effects),
             Event::NotAsked { branch, error } => {
                 let Some(work) = self.works.get_mut(&branch.xid) else { return effects };
-                let due = work.asking.get_mut(&branch.number).map(|call| call.fail(now, branch, error));
-                self.arm_branch(branch, due);
+                if let Some(call) = work.asking.get_mut(&branch.number) {
+                    call.fail(now, branch, error, &mut self.timers);
+                }
             }
             Event::Acknowledged { branch, settlement } => self.acknowledged(now, branch, settlement, &mut effects),
             Event::NotTold { branch, error } => {
                 let Some(work) = self.works.get_mut(&branch.xid) else { return effects };
-                let due = work.telling.get_mut(&branch.number).map(|call| call.fail(now, branch, error));
-                self.arm_branch(branch, due);
+                if let Some(call) = work.telling.get_mut(&branch.number) {
+                    call.fail(now, branch, error, &mut self.timers);
+                }
             }
             Event::Wake => self.wake(now, ledger, &mut effects),
         }
-        let first = self.timers.first().map(|(at, _, _)| *at);
+        let first = self.timers.first();
         if first != self.armed {
             self.armed = first;
             effects.extend(first.map(Effect::WakeAt));
@@ -122,6 +133,12 @@ impl Coordinator {
     #[must_use]
     pub fn leads(&self) -> bool {
         self.leads
+    }
+
+    /// What it keeps now: a gauge.
+    #[must_use]
+    pub fn held(&self) -> Held {
+        Held { works: self.works.len(), timers: self.timers.len(), proposals: self.pending.len() }
     }
 
     /// Why a branch has not voted or is not settled yet: its participant's last error.
@@ -148,7 +165,7 @@ impl Coordinator {
 
     fn depose(&mut self, effects: &mut Vec<Effect>) {
         self.leads = false;
-        self.timers.clear();
+        self.timers.clear_all();
         let waiting = std::mem::take(&mut self.works).into_values().flat_map(|work| work.waiting);
         let pending = std::mem::take(&mut self.pending).into_values().filter_map(|pending| pending.token());
         effects.extend(waiting.chain(pending).map(|token| Effect::Reply { token, reply: Reply::Interrupted }));
@@ -190,31 +207,6 @@ impl Coordinator {
         }
     }
 
-    /// Asks the branches before the list is in the log: the append and the prepares take their time side by side.
-    fn ask_early(
-        &mut self,
-        deadline: LogTime,
-        now: LogTime,
-        xid: Xid,
-        branches: &[ListedBranch],
-        ledger: &Ledger,
-        effects: &mut Vec<Effect>,
-    ) {
-        let work = self.works.entry(xid).or_default();
-        work.deadline = work.deadline.max(deadline);
-        let registered = ledger.transaction(xid).into_iter().flat_map(|transaction| transaction.unvoted());
-        for (number, branch) in registered {
-            work.ask(now, BranchId { xid, number }, &branch.resource, &branch.payload, effects);
-        }
-        for listed in branches.iter().filter(|listed| listed.vote.is_none()) {
-            let id = BranchId { xid, number: listed.branch.number };
-            let voted = ledger.transaction(xid).and_then(|transaction| transaction.branches.get(&id.number));
-            if voted.is_none_or(|branch| branch.vote.is_none()) {
-                work.ask(now, id, &listed.branch.resource, &listed.branch.payload, effects);
-            }
-        }
-    }
-
     fn applied(&mut self, now: LogTime, change: &Change, ledger: &Ledger, effects: &mut Vec<Effect>) {
         match change {
             Change::Opened { xid, expires_at } => self.arm(*xid, *expires_at),
@@ -224,42 +216,16 @@ impl Coordinator {
             Change::PromiseBroken { branch } => effects.push(Effect::Report(Report::PromiseBroken(*branch))),
             Change::Settled { branch } => {
                 if let Some(work) = self.works.get_mut(&branch.xid) {
-                    work.telling.remove(&branch.number);
+                    work.told(*branch, &mut self.timers);
                 }
             }
             Change::Ended { xid } => self.end(*xid),
         }
     }
 
-    fn closed(&mut self, now: LogTime, xid: Xid, deadline: LogTime, ledger: &Ledger, effects: &mut Vec<Effect>) {
-        let Some(transaction) = ledger.transaction(xid) else { return };
-        let work = self.works.entry(xid).or_default();
-        work.deadline = deadline;
-        for (number, branch) in transaction.unvoted() {
-            work.ask(now, BranchId { xid, number }, &branch.resource, &branch.payload, effects);
-        }
-        self.arm(xid, deadline);
-        self.propose_votes(xid, ledger, effects);
-    }
-
-    fn decided(&mut self, xid: Xid, outcome: Recorded<Outcome>, ledger: &Ledger, effects: &mut Vec<Effect>) {
-        let work = self.works.entry(xid).or_default();
-        for token in std::mem::take(&mut work.waiting) {
-            effects.push(Effect::Reply { token, reply: Reply::Decided { xid, outcome } });
-        }
-        work.asking.clear();
-        work.votes.clear();
-        self.disarm(xid);
-        self.tell_all(xid, ledger, effects);
-    }
-
     fn end(&mut self, xid: Xid) {
-        self.disarm(xid);
-        let Some(work) = self.works.remove(&xid) else { return };
-        for (number, call) in work.asking.iter().chain(&work.telling) {
-            if let Some(due) = call.due {
-                self.timers.remove(&(due, xid, Some(*number)));
-            }
+        if let Some(mut work) = self.works.remove(&xid) {
+            work.clear_timers(xid, &mut self.timers);
         }
     }
 
@@ -283,15 +249,21 @@ impl Coordinator {
             }
             (Pending::Commit { token, xid }, None) => match ledger.outcome(xid) {
                 Some(outcome) => effects.push(Effect::Reply { token, reply: Reply::Decided { xid, outcome } }),
-                None => self.works.entry(xid).or_default().waiting.push(token),
+                None if ledger.transaction(xid).is_some() => self.works.entry(xid).or_default().waiting.push(token),
+                None => effects.push(Effect::Reply { token, reply: Reply::Refused(Refusal::Expired) }),
             },
             (Pending::Change { token, xid }, None) => {
                 effects.push(Effect::Reply { token, reply: Reply::Done { xid } });
             }
+            // What was refused is not recorded, and must not be taken for it: "wait" would be an acknowledgement.
             (Pending::Order { token, branch }, Some(refusal)) if ledger.order(branch) == Order::Wait => {
                 effects.push(Effect::Reply { token, reply: Reply::Refused(refusal) });
             }
-            (Pending::Order { token, branch }, _) => Self::reply_order(token, branch, ledger, effects),
+            (Pending::Order { token, branch }, _) => {
+                Self::reply_order(token, branch, ledger, effects);
+                // The branch's own vote may have been the last that was missing.
+                self.propose_votes(branch.xid, ledger, effects);
+            }
             // A vote that is refused meets a transaction that was decided and has ended meanwhile.
             (Pending::Votes { .. } | Pending::Abort { .. }, _) => {}
         }
@@ -305,7 +277,9 @@ impl Coordinator {
                     self.arm(xid, now.plus(backoff::FIRST_RETRY_MS));
                 }
             }
-            Some(Pending::Abort { xid }) => self.arm(xid, now.plus(backoff::FIRST_RETRY_MS)),
+            Some(Pending::Abort { xid }) if ledger.transaction(xid).is_some() => {
+                self.arm(xid, now.plus(backoff::FIRST_RETRY_MS));
+            }
             Some(Pending::Commit { token, xid }) => {
                 self.drop_unless_open(xid, ledger);
                 effects.push(Effect::Reply { token, reply: Reply::Interrupted });
@@ -313,160 +287,8 @@ impl Coordinator {
             Some(Pending::Change { token, .. } | Pending::Order { token, .. }) => {
                 effects.push(Effect::Reply { token, reply: Reply::Interrupted });
             }
-            None => {}
+            Some(Pending::Abort { .. }) | None => {}
         }
-    }
-
-    fn voted(
-        &mut self,
-        branch: BranchId,
-        vote: Vote,
-        reason: Option<Reason>,
-        ledger: &Ledger,
-        effects: &mut Vec<Effect>,
-    ) {
-        // Without work for it there is nothing to decide: a late answer of a transaction that has ended.
-        let Some(work) = self.works.get_mut(&branch.xid) else { return };
-        let Some(call) = work.asking.get_mut(&branch.number) else { return };
-        call.in_flight = false;
-        call.last_error = None;
-        let first = *work.votes.get(&branch.number).map_or(&vote, |(first, _)| first);
-        if vote == Vote::Refused || first == vote {
-            work.votes.insert(branch.number, (vote, reason));
-        }
-        self.propose_votes(branch.xid, ledger, effects);
-    }
-
-    /// Proposes the votes once they decide: all of a full list in one entry, or a refusal at once.
-    fn propose_votes(&mut self, xid: Xid, ledger: &Ledger, effects: &mut Vec<Effect>) {
-        let Some(transaction) = ledger.transaction(xid) else { return };
-        let Some(work) = self.works.get_mut(&xid) else { return };
-        if work.votes_proposed || !matches!(transaction.phase, Phase::Voting { .. }) {
-            return;
-        }
-        let of = |number, (vote, reason): &(Vote, Option<Reason>)| Command::Vote {
-            branch: BranchId { xid, number },
-            vote: *vote,
-            reason: reason.clone(),
-        };
-        let refused = work
-            .votes
-            .iter()
-            .find(|(number, (vote, _))| *vote == Vote::Refused && transaction.branches.contains_key(number));
-        let commands: Vec<Command> = match refused {
-            Some((number, vote)) => vec![of(*number, vote)],
-            None => {
-                let complete: Option<Vec<Command>> =
-                    transaction.unvoted().map(|(number, _)| Some(of(number, work.votes.get(&number)?))).collect();
-                let Some(commands) = complete else { return };
-                commands
-            }
-        };
-        work.votes_proposed = true;
-        self.propose(Pending::Votes { xid }, commands, effects);
-    }
-
-    fn acknowledged(&mut self, now: LogTime, branch: BranchId, settlement: Settlement, effects: &mut Vec<Effect>) {
-        let Some(work) = self.works.get_mut(&branch.xid) else { return };
-        let Some(call) = work.telling.get_mut(&branch.number) else { return };
-        if settlement != Settlement::Done {
-            effects.push(Effect::Report(Report::Heuristic { branch, settlement }));
-        }
-        effects.push(Effect::ProposeLater { item: SettledItem { branch, settlement } });
-        call.last_error = None;
-        let due = call.wait_until(now.plus(SETTLED_LATE_MS));
-        self.arm_branch(branch, Some(due));
-    }
-
-    fn tell_all(&mut self, xid: Xid, ledger: &Ledger, effects: &mut Vec<Effect>) {
-        let numbers: Vec<BranchNumber> = ledger
-            .transaction(xid)
-            .into_iter()
-            .flat_map(|transaction| transaction.unsettled().map(|(number, _)| number))
-            .collect();
-        for number in numbers {
-            self.tell(BranchId { xid, number }, ledger, effects);
-        }
-    }
-
-    fn tell(&mut self, branch: BranchId, ledger: &Ledger, effects: &mut Vec<Effect>) {
-        let Some(outcome) = ledger.outcome(branch.xid) else { return };
-        let Some(record) = ledger.transaction(branch.xid).and_then(|open| open.branches.get(&branch.number)) else {
-            return;
-        };
-        let call = self.works.entry(branch.xid).or_default().telling.entry(branch.number).or_default();
-        if !std::mem::replace(&mut call.in_flight, true) {
-            let (resource, payload) = (record.resource.clone(), record.payload.clone());
-            effects.push(Effect::Tell { branch, resource, payload, outcome });
-        }
-    }
-
-    fn wake(&mut self, now: LogTime, ledger: &Ledger, effects: &mut Vec<Effect>) {
-        self.armed = None;
-        while let Some(&(due, xid, number)) = self.timers.first() {
-            if due > now {
-                break;
-            }
-            self.timers.pop_first();
-            match number {
-                Some(number) => self.wake_branch(now, BranchId { xid, number }, ledger, effects),
-                None => self.wake_transaction(now, xid, ledger, effects),
-            }
-        }
-    }
-
-    fn wake_branch(&mut self, now: LogTime, branch: BranchId, ledger: &Ledger, effects: &mut Vec<Effect>) {
-        let Some(open) = ledger.transaction(branch.xid) else { return };
-        let Some(record) = open.branches.get(&branch.number) else { return };
-        let Some(work) = self.works.get_mut(&branch.xid) else { return };
-        match &open.phase {
-            Phase::Active { .. } => {}
-            Phase::Voting { .. } => {
-                if record.vote.is_none() {
-                    work.ask_again(now, branch, &record.resource, &record.payload, effects);
-                }
-            }
-            Phase::Decided { .. } => {
-                if record.settlement.is_some() {
-                    work.telling.remove(&branch.number);
-                } else if work.telling.get(&branch.number).is_some_and(|call| !call.in_flight) {
-                    self.tell(branch, ledger, effects);
-                }
-            }
-        }
-    }
-
-    fn wake_transaction(&mut self, now: LogTime, xid: Xid, ledger: &Ledger, effects: &mut Vec<Effect>) {
-        let Some(transaction) = ledger.transaction(xid) else { return };
-        let work = self.works.entry(xid).or_default();
-        work.look_at = None;
-        let (due, code, text) = match &transaction.phase {
-            Phase::Active { expires_at } => {
-                (*expires_at, ReasonCode::Timeout, "it was not asked to commit within its timeout".to_owned())
-            }
-            Phase::Voting { .. } => {
-                let silent: Vec<String> = transaction
-                    .unvoted()
-                    .filter(|(number, _)| !work.votes.contains_key(number))
-                    .map(|(number, branch)| format!("{number} ({})", branch.resource))
-                    .collect();
-                let text = format!("no vote from branch {} before the deadline", silent.join(", "));
-                (work.deadline, ReasonCode::Deadline, text)
-            }
-            Phase::Decided { .. } => return,
-        };
-        // Votes that are complete but did not get into the log go before the deadline's abort.
-        self.propose_votes(xid, ledger, effects);
-        let voted = self.works.get(&xid).is_some_and(|work| work.votes_proposed);
-        if now < due {
-            self.arm(xid, due);
-            return;
-        }
-        if !voted {
-            let command = Command::Abort { xid, reason: Reason::new(code, text) };
-            self.propose(Pending::Abort { xid }, vec![command], effects);
-        }
-        self.arm(xid, now.plus(PROPOSE_AGAIN_MS));
     }
 
     fn propose(&mut self, pending: Pending, commands: Vec<Command>, effects: &mut Vec<Effect>) {
@@ -478,27 +300,24 @@ impl Coordinator {
 
     fn reply_order(token: Token, branch: BranchId, ledger: &Ledger, effects: &mut Vec<Effect>) {
         let order = ledger.order(branch);
-        if order == Order::RollbackUnlisted && ledger.transaction(branch.xid).is_some() {
+        if Self::is_unlisted(branch, order, ledger) {
             effects.push(Effect::Report(Report::Unlisted { xid: branch.xid, number: branch.number }));
         }
         effects.push(Effect::Reply { token, reply: Reply::Order { branch, order } });
     }
 
-    /// Looks at the transaction again at `at`.
-    fn arm(&mut self, xid: Xid, at: LogTime) {
-        self.disarm(xid);
-        self.works.entry(xid).or_default().look_at = Some(at);
-        self.timers.insert((at, xid, None));
-    }
-
-    fn disarm(&mut self, xid: Xid) {
-        if let Some(at) = self.works.get_mut(&xid).and_then(|work| work.look_at.take()) {
-            self.timers.remove(&(at, xid, None));
+    /// Whether a branch without a part in it asked. A transaction that has ended tells a branch that voted READ_ONLY
+    /// no more from a stranger; such a one has no reason to ask.
+    fn is_unlisted(branch: BranchId, order: Order, ledger: &Ledger) -> bool {
+        let open = ledger.transaction(branch.xid);
+        match order {
+            Order::Wait | Order::Commit(_) => false,
+            Order::RollbackUnlisted => open.is_some(),
+            Order::Rollback(outcome) => {
+                outcome.value() == Outcome::Committed
+                    && open.is_none_or(|open| !open.branches.contains_key(&branch.number))
+            }
         }
-    }
-
-    fn arm_branch(&mut self, branch: BranchId, due: Option<LogTime>) {
-        self.timers.extend(due.map(|due| (due, branch.xid, Some(branch.number))));
     }
 }
 
@@ -508,14 +327,5 @@ impl Pending {
             Self::Commit { token, .. } | Self::Change { token, .. } | Self::Order { token, .. } => Some(*token),
             Self::Votes { .. } | Self::Abort { .. } => None,
         }
-    }
-}
-
-impl Call {
-    fn fail(&mut self, now: LogTime, branch: BranchId, error: String) -> LogTime {
-        let delay = backoff::Backoff::delay_ms(branch, self.attempt);
-        self.attempt = self.attempt.saturating_add(1);
-        self.last_error = Some(error);
-        self.wait_until(now.plus(delay))
     }
 }

@@ -1,13 +1,17 @@
 //! What the leader keeps of one open transaction. All of it may be lost.
 
-use std::collections::{BTreeMap, btree_map::Entry};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::message::{Effect, Token};
-use crate::{BranchId, BranchNumber, LogTime, Reason, ResourceName, Vote};
+use super::{
+    backoff::Backoff,
+    message::{Effect, Token},
+    timers::Timers,
+};
+use crate::{BranchId, BranchNumber, LogTime, Reason, ResourceName, Vote, Xid};
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Work {
     /// Clients that wait for the outcome.
     pub(super) waiting: Vec<Token>,
@@ -23,24 +27,32 @@ pub(super) struct Work {
 }
 
 /// One participant being asked or told, over as many attempts as it takes.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Call {
     pub(super) in_flight: bool,
     pub(super) attempt: u32,
+    /// When its timer comes, if one is set.
     pub(super) due: Option<LogTime>,
     pub(super) last_error: Option<String>,
 }
 
 impl Call {
-    pub(super) fn wait_until(&mut self, due: LogTime) -> LogTime {
+    /// It failed: tries again later.
+    pub(super) fn fail(&mut self, now: LogTime, branch: BranchId, error: String, timers: &mut Timers) {
+        let delay = Backoff::delay_ms(branch, self.attempt);
+        self.attempt = self.attempt.saturating_add(1);
+        self.last_error = Some(error);
+        self.wait_until(branch, now.plus(delay), timers);
+    }
+
+    pub(super) fn wait_until(&mut self, branch: BranchId, due: LogTime, timers: &mut Timers) {
         self.in_flight = false;
-        self.due = Some(due);
-        due
+        timers.set(branch.xid, Some(branch.number), &mut self.due, due);
     }
 }
 
 impl Work {
-    /// Asks the branch to prepare, unless it was asked already.
+    /// Asks the branch to prepare, unless an attempt is under way or its turn is set.
     pub(super) fn ask(
         &mut self,
         now: LogTime,
@@ -49,8 +61,8 @@ impl Work {
         payload: &Bytes,
         effects: &mut Vec<Effect>,
     ) {
-        if let Entry::Vacant(vacant) = self.asking.entry(branch.number) {
-            vacant.insert(Call::default());
+        // A turn that came before the list was closed was passed over: it has no timer now, and is asked here.
+        if self.asking.entry(branch.number).or_default().due.is_none() {
             self.ask_again(now, branch, resource, payload, effects);
         }
     }
@@ -70,9 +82,45 @@ impl Work {
         }
         let Some(call) = self.asking.get_mut(&branch.number) else { return };
         if !std::mem::replace(&mut call.in_flight, true) {
-            call.due = None;
             let (resource, payload) = (resource.clone(), payload.clone());
             effects.push(Effect::Ask { branch, resource, payload, within_ms });
+        }
+    }
+
+    /// Gives up asking, once the outcome is known.
+    pub(super) fn stop_asking(&mut self, xid: Xid, timers: &mut Timers) {
+        for (number, mut call) in std::mem::take(&mut self.asking) {
+            timers.clear(xid, Some(number), &mut call.due);
+        }
+        self.votes.clear();
+        timers.clear(xid, None, &mut self.look_at);
+    }
+
+    /// The branch needs to be told no more.
+    pub(super) fn told(&mut self, branch: BranchId, timers: &mut Timers) {
+        if let Some(mut call) = self.telling.remove(&branch.number) {
+            timers.clear(branch.xid, Some(branch.number), &mut call.due);
+        }
+    }
+
+    /// A timer of its own has come: whoever it was for has none now.
+    pub(super) fn timer_came(&mut self, at: LogTime, number: Option<BranchNumber>) {
+        let Some(number) = number else {
+            self.look_at = None;
+            return;
+        };
+        for call in [self.asking.get_mut(&number), self.telling.get_mut(&number)].into_iter().flatten() {
+            if call.due == Some(at) {
+                call.due = None;
+            }
+        }
+    }
+
+    /// Leaves no timer behind.
+    pub(super) fn clear_timers(&mut self, xid: Xid, timers: &mut Timers) {
+        self.stop_asking(xid, timers);
+        for (number, mut call) in std::mem::take(&mut self.telling) {
+            timers.clear(xid, Some(number), &mut call.due);
         }
     }
 }

@@ -178,7 +178,7 @@ impl Ledger {
     fn found(&mut self, cluster: ClusterId, rules: Rules) -> Answer {
         if self.cluster.is_none() {
             self.cluster = Some(cluster);
-            self.rules = rules;
+            self.rules = Rules { bucket_ms: rules.bucket_ms.max(1), ..rules };
         }
         Ok(())
     }
@@ -204,8 +204,8 @@ impl Ledger {
         vote_timeout_ms: u64,
         changes: &mut Vec<Change>,
     ) {
-        let deadline = self.at.plus(vote_timeout_ms);
         let at = self.at;
+        let deadline = at.plus(vote_timeout_ms.min(self.rules.max_lifetime_ms));
         let open = self.open.entry(xid).or_insert_with(|| Arc::new(OpenTransaction::new(at, deadline)));
         let transaction = Arc::make_mut(open);
         let before = transaction.is_in_doubt();
@@ -215,7 +215,9 @@ impl Ledger {
             let branch = transaction.branches.get_mut(&listed.branch.number).expect("it was just registered");
             match (&listed.vote, branch.vote) {
                 (Some((vote, reason)), None) | (Some((vote @ Vote::Refused, reason)), Some(_)) => {
-                    branch.vote = Some(*vote);
+                    if branch.vote.replace(*vote) == Some(Vote::Prepared) {
+                        changes.push(Change::PromiseBroken { branch: BranchId { xid, number: listed.branch.number } });
+                    }
                     branch.reason.clone_from(reason);
                 }
                 (None, _) | (Some((Vote::Prepared | Vote::ReadOnly, _)), Some(_)) => {}
@@ -243,8 +245,18 @@ impl Ledger {
     }
 
     fn vote(&mut self, id: BranchId, vote: Vote, reason: Option<&Reason>, changes: &mut Vec<Change>) -> Answer {
-        let branch = self.transaction(id.xid).and_then(|transaction| transaction.branches.get(&id.number));
-        let event = Event::Vote { vote, known: branch.is_some(), earlier: branch.and_then(|branch| branch.vote) };
+        let (known, earlier) = match self.transaction(id.xid) {
+            Some(transaction) => {
+                let branch = transaction.branches.get(&id.number);
+                (branch.is_some(), branch.and_then(|branch| branch.vote))
+            }
+            None => {
+                let record = self.outcomes.get(id.xid, &self.rules);
+                let prepared = record.is_some_and(|record| record.prepared.contains(&id.number));
+                (prepared, prepared.then_some(Vote::Prepared))
+            }
+        };
+        let event = Event::Vote { vote, known, earlier };
         match rule(self.standing(id.xid), event) {
             Ruling::Record => {
                 let open = self.open.get_mut(&id.xid).expect("a vote is recorded only in the open table");
@@ -298,7 +310,7 @@ impl Ledger {
         if let Some(open) = self.open.get_mut(&xid) {
             let transaction = Arc::make_mut(open);
             debug_assert!(!matches!(transaction.phase, Phase::Decided { .. }), "{xid} is decided once");
-            transaction.phase = Phase::Decided { outcome, reason: reason.clone(), index };
+            transaction.phase = Phase::Decided { outcome, reason: reason.clone(), index, list };
             prepared = transaction
                 .branches
                 .iter()
@@ -379,8 +391,8 @@ impl Ledger {
     fn closed_list(&self, xid: Xid) -> Option<u64> {
         match self.transaction(xid).map(|transaction| &transaction.phase) {
             Some(Phase::Active { .. }) => None,
-            Some(Phase::Voting { list, .. }) => Some(*list),
-            Some(Phase::Decided { .. }) | None => self.outcomes.get(xid, &self.rules).map(|record| record.list),
+            Some(Phase::Voting { list, .. } | Phase::Decided { list, .. }) => Some(*list),
+            None => self.outcomes.get(xid, &self.rules).map(|record| record.list),
         }
     }
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::{
     Ledger, OpenTransaction, Phase, Recorded, Rules,
-    outcomes::OutcomeRecord,
     transaction::list_digest,
     transition::{Door, Event, Ruling, Standing, rule},
 };
@@ -113,7 +112,14 @@ impl Ledger {
     /// The outcome, if it is decided and still kept.
     #[must_use]
     pub fn outcome(&self, xid: Xid) -> Option<Recorded<Outcome>> {
-        self.outcomes.get(xid, &self.rules).map(|record| Recorded::new(record.outcome, record.index))
+        match self.transaction(xid).map(|transaction| &transaction.phase) {
+            Some(Phase::Decided { outcome, index, .. }) => Some(Recorded::new(*outcome, *index)),
+            Some(Phase::Active { .. } | Phase::Voting { .. }) => None,
+            None => {
+                let record = self.outcomes.get(xid, &self.rules)?;
+                Some(Recorded::new(record.outcome, record.index))
+            }
+        }
     }
 
     #[must_use]
@@ -126,25 +132,22 @@ impl Ledger {
             Standing::Decided(_) => State::Decided,
             Standing::Ended(_) => State::Ended,
         };
-        let record: Option<&OutcomeRecord> = self.outcomes.get(xid, &self.rules);
-        Status {
-            xid,
-            state,
-            outcome: record.map(|record| Recorded::new(record.outcome, record.index)),
-            reason: record.and_then(|record| record.reason.as_deref()),
-            transaction: self.transaction(xid),
-        }
+        let transaction = self.transaction(xid);
+        let reason = match transaction.map(|transaction| &transaction.phase) {
+            Some(Phase::Decided { reason, .. }) => reason.as_ref(),
+            Some(Phase::Active { .. } | Phase::Voting { .. }) => None,
+            None => self.outcomes.get(xid, &self.rules).and_then(|record| record.reason.as_deref()),
+        };
+        Status { xid, state, outcome: self.outcome(xid), reason, transaction }
     }
 
     /// What a branch has to do: COMMIT only if the transaction is COMMITTED and this branch stands in its list with
     /// PREPARED.
     #[must_use]
     pub fn order(&self, branch: BranchId) -> Order {
-        let record = self.outcomes.get(branch.xid, &self.rules);
-        if let Some(record) = record {
-            let recorded = Recorded::new(record.outcome, record.index);
-            return match record.outcome {
-                Outcome::Committed if record.prepared.contains(&branch.number) => Order::Commit(recorded),
+        if let Some(recorded) = self.outcome(branch.xid) {
+            return match recorded.value() {
+                Outcome::Committed if self.promised(branch) => Order::Commit(recorded),
                 Outcome::Committed | Outcome::Aborted => Order::Rollback(recorded),
             };
         }
@@ -172,6 +175,19 @@ impl Ledger {
         self.transaction(branch.xid)
             .and_then(|transaction| transaction.branches.get(&branch.number))
             .is_some_and(|branch| branch.settlement.is_none() && branch.vote == Some(Vote::Prepared))
+    }
+
+    /// Whether the branch's PREPARED counted towards the decision.
+    fn promised(&self, branch: BranchId) -> bool {
+        match self.transaction(branch.xid) {
+            Some(transaction) => {
+                transaction.branches.get(&branch.number).is_some_and(|branch| branch.vote == Some(Vote::Prepared))
+            }
+            None => self
+                .outcomes
+                .get(branch.xid, &self.rules)
+                .is_some_and(|record| record.prepared.contains(&branch.number)),
+        }
     }
 
     fn lists(&self, branch: BranchId) -> bool {

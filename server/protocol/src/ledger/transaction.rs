@@ -23,8 +23,10 @@ pub enum Phase {
     Active { expires_at: LogTime },
     /// The list is closed. `list` is the digest of the Prepare that closed it.
     Voting { deadline: LogTime, list: u64 },
-    /// The outcome stands in the log at `index`.
-    Decided { outcome: Outcome, reason: Option<Reason>, index: u64 },
+    /// The outcome stands in the log at `index`. `list` is the digest of the closed list; 0 if there was none.
+    ///
+    /// Kept here as well as among the outcomes: those are forgotten in time, and this stays until it is settled.
+    Decided { outcome: Outcome, reason: Option<Reason>, index: u64, list: u64 },
 }
 
 /// A participant's part.

@@ -79,7 +79,7 @@ pub(super) enum Ruling {
     Settle,
     /// The branch voted after the decision: it must hear the outcome (again).
     TellAgain,
-    /// The branch refuses after it promised, or after COMMITTED: tell people.
+    /// The branch promised, and refuses after COMMITTED: tell people.
     Report,
     /// It had its effect already, or can have none any more.
     Repeat,
@@ -148,7 +148,11 @@ pub(super) fn rule(standing: Standing, event: Event) -> Ruling {
         (Decided(_) | Ended(_), Event::Vote { vote: Vote::Prepared, .. }) => TellAgain,
         (Decided(_) | Ended(_), Event::Vote { vote: Vote::ReadOnly, .. }) => Repeat,
         (Decided(Aborted) | Ended(Aborted), Event::Vote { vote: Vote::Refused, .. }) => Repeat,
-        (Decided(Committed) | Ended(Committed), Event::Vote { vote: Vote::Refused, .. }) => Report,
+        // Who voted READ_ONLY and lost its memory of it says REFUSED, and so does who was never listed: no promise.
+        (Decided(Committed) | Ended(Committed), Event::Vote { vote: Vote::Refused, earlier, .. }) => match earlier {
+            Some(Vote::Prepared) => Report,
+            Some(Vote::ReadOnly | Vote::Refused) | None => Repeat,
+        },
 
         (Active | Voting, Event::Abort) => Abort,
         (Decided(_) | Ended(_), Event::Abort) => Repeat,

@@ -1,0 +1,106 @@
+//! Asking the branches, and proposing their votes.
+
+use super::{Coordinator, Effect, Pending};
+use crate::{BranchId, Command, Ledger, ListedBranch, LogTime, Phase, Reason, Vote, Xid};
+
+impl Coordinator {
+    /// Asks the branches before the list is in the log: the append and the prepares take their time side by side.
+    ///
+    /// A branch whose vote the client brings along is prepared already, and is not asked.
+    pub(super) fn ask_early(
+        &mut self,
+        deadline: LogTime,
+        now: LogTime,
+        xid: Xid,
+        branches: &[ListedBranch],
+        ledger: &Ledger,
+        effects: &mut Vec<Effect>,
+    ) {
+        let work = self.works.entry(xid).or_default();
+        work.deadline = work.deadline.max(deadline);
+        let brought = |number| branches.iter().any(|listed| listed.branch.number == number && listed.vote.is_some());
+        let registered = ledger.transaction(xid).into_iter().flat_map(|transaction| transaction.unvoted());
+        for (number, branch) in registered.filter(|(number, _)| !brought(*number)) {
+            work.ask(now, BranchId { xid, number }, &branch.resource, &branch.payload, effects);
+        }
+        for listed in branches.iter().filter(|listed| !brought(listed.branch.number)) {
+            let id = BranchId { xid, number: listed.branch.number };
+            let voted = ledger.transaction(xid).and_then(|transaction| transaction.branches.get(&id.number));
+            if voted.is_none_or(|branch| branch.vote.is_none()) {
+                work.ask(now, id, &listed.branch.resource, &listed.branch.payload, effects);
+            }
+        }
+    }
+
+    /// The list is closed: asks whoever was not asked, and proposes the votes if they are there already.
+    pub(super) fn closed(
+        &mut self,
+        now: LogTime,
+        xid: Xid,
+        deadline: LogTime,
+        ledger: &Ledger,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(transaction) = ledger.transaction(xid) else { return };
+        if !matches!(transaction.phase, Phase::Voting { .. }) {
+            return;
+        }
+        let work = self.works.entry(xid).or_default();
+        work.deadline = deadline;
+        for (number, branch) in transaction.unvoted() {
+            work.ask(now, BranchId { xid, number }, &branch.resource, &branch.payload, effects);
+        }
+        self.arm(xid, deadline);
+        self.propose_votes(xid, ledger, effects);
+    }
+
+    pub(super) fn voted(
+        &mut self,
+        branch: BranchId,
+        vote: Vote,
+        reason: Option<Reason>,
+        ledger: &Ledger,
+        effects: &mut Vec<Effect>,
+    ) {
+        // Without work for it there is nothing to decide: a late answer of a transaction that has ended.
+        let Some(work) = self.works.get_mut(&branch.xid) else { return };
+        let Some(call) = work.asking.get_mut(&branch.number) else { return };
+        call.in_flight = false;
+        call.last_error = None;
+        self.timers.clear(branch.xid, Some(branch.number), &mut call.due);
+        let first = *work.votes.get(&branch.number).map_or(&vote, |(first, _)| first);
+        if vote == Vote::Refused || first == vote {
+            work.votes.insert(branch.number, (vote, reason));
+        }
+        self.propose_votes(branch.xid, ledger, effects);
+    }
+
+    /// Proposes the votes once they decide: all of a full list in one entry, or a refusal at once.
+    pub(super) fn propose_votes(&mut self, xid: Xid, ledger: &Ledger, effects: &mut Vec<Effect>) {
+        let Some(transaction) = ledger.transaction(xid) else { return };
+        let Some(work) = self.works.get_mut(&xid) else { return };
+        if work.votes_proposed || !matches!(transaction.phase, Phase::Voting { .. }) {
+            return;
+        }
+        let of = |number, (vote, reason): &(Vote, Option<Reason>)| Command::Vote {
+            branch: BranchId { xid, number },
+            vote: *vote,
+            reason: reason.clone(),
+        };
+        let refused = work
+            .votes
+            .iter()
+            .find(|(number, (vote, _))| *vote == Vote::Refused && transaction.branches.contains_key(number));
+        let commands: Vec<Command> = match refused {
+            Some((number, vote)) => vec![of(*number, vote)],
+            None => {
+                let complete: Option<Vec<Command>> =
+                    transaction.unvoted().map(|(number, _)| Some(of(number, work.votes.get(&number)?))).collect();
+                let Some(commands) = complete else { return };
+                commands
+            }
+        };
+        work.votes_proposed = true;
+        self.propose(Pending::Votes { xid }, commands, effects);
+    }
+}

@@ -1,0 +1,85 @@
+//! What comes due: retries, expiry and vote deadlines. A timer decides nothing, it only proposes.
+
+use super::{Coordinator, Effect, Pending};
+use crate::{BranchId, Command, Ledger, LogTime, Phase, Reason, ReasonCode, Xid};
+
+/// How long a proposed decision may stay out of the log before it is proposed again, in milliseconds.
+const PROPOSE_AGAIN_MS: u64 = 1_000;
+
+impl Coordinator {
+    pub(super) fn wake(&mut self, now: LogTime, ledger: &Ledger, effects: &mut Vec<Effect>) {
+        self.armed = None;
+        while let Some((at, xid, number)) = self.timers.pop_due(now) {
+            if let Some(work) = self.works.get_mut(&xid) {
+                work.timer_came(at, number);
+            }
+            match number {
+                Some(number) => self.wake_branch(now, BranchId { xid, number }, ledger, effects),
+                None => self.wake_transaction(now, xid, ledger, effects),
+            }
+        }
+    }
+
+    /// Before the list is closed nobody is asked again: `closed` does that.
+    fn wake_branch(&mut self, now: LogTime, branch: BranchId, ledger: &Ledger, effects: &mut Vec<Effect>) {
+        let Some(open) = ledger.transaction(branch.xid) else { return };
+        let Some(record) = open.branches.get(&branch.number) else { return };
+        let Some(work) = self.works.get_mut(&branch.xid) else { return };
+        match &open.phase {
+            Phase::Active { .. } => {}
+            Phase::Voting { .. } => {
+                if record.vote.is_none() {
+                    work.ask_again(now, branch, &record.resource, &record.payload, effects);
+                }
+            }
+            Phase::Decided { .. } => {
+                if record.settlement.is_some() {
+                    work.told(branch, &mut self.timers);
+                } else if work.telling.get(&branch.number).is_some_and(|call| !call.in_flight) {
+                    self.tell(branch, ledger, effects);
+                }
+            }
+        }
+    }
+
+    fn wake_transaction(&mut self, now: LogTime, xid: Xid, ledger: &Ledger, effects: &mut Vec<Effect>) {
+        let Some(transaction) = ledger.transaction(xid) else {
+            self.end(xid);
+            return;
+        };
+        let work = self.works.entry(xid).or_default();
+        let (due, code, text) = match &transaction.phase {
+            Phase::Active { expires_at } => {
+                (*expires_at, ReasonCode::Timeout, "it was not asked to commit within its timeout".to_owned())
+            }
+            Phase::Voting { .. } => {
+                let silent: Vec<String> = transaction
+                    .unvoted()
+                    .filter(|(number, _)| !work.votes.contains_key(number))
+                    .map(|(number, branch)| format!("{number} ({})", branch.resource))
+                    .collect();
+                let text = format!("no vote from branch {} before the deadline", silent.join(", "));
+                (work.deadline, ReasonCode::Deadline, text)
+            }
+            Phase::Decided { .. } => return,
+        };
+        // Votes that are complete but did not get into the log go before the deadline's abort.
+        self.propose_votes(xid, ledger, effects);
+        let voted = self.works.get(&xid).is_some_and(|work| work.votes_proposed);
+        if now < due {
+            self.arm(xid, due);
+            return;
+        }
+        if !voted {
+            let command = Command::Abort { xid, reason: Reason::new(code, text) };
+            self.propose(Pending::Abort { xid }, vec![command], effects);
+        }
+        self.arm(xid, now.plus(PROPOSE_AGAIN_MS));
+    }
+
+    /// Looks at the transaction again at `at`, instead of any time set before.
+    pub(super) fn arm(&mut self, xid: Xid, at: LogTime) {
+        let work = self.works.entry(xid).or_default();
+        self.timers.set(xid, None, &mut work.look_at, at);
+    }
+}
