@@ -15,6 +15,7 @@
 
 pub mod files;
 mod raft;
+mod runtime;
 
 pub use raft::errors::{AnswerError, ProposeError, ReadError, StartError, TransferError};
 pub use raft::link::{LinkError, MessageKind, PeerLink};

@@ -21,6 +21,13 @@ pub struct Options {
     pub snapshot_every: u64,
     /// How many entries before the last snapshot stay in the log for followers that lag.
     pub keep_entries: u64,
+    /// How long a peer may take to make an append durable before it is sent again. A lost message costs this much.
+    pub append_within: Duration,
+    /// Names this node's log for ever, so that the files of another node or cluster are refused. For example a hash
+    /// of the cluster's name and the node's id.
+    pub log_id: u64,
+    /// How large one file of the log is, in bytes.
+    pub segment_bytes: u64,
     /// How many bytes of a section travel in one message.
     pub chunk_bytes: usize,
     /// The largest entry in bytes.
@@ -39,6 +46,9 @@ impl Options {
             election_max: Duration::from_millis(300),
             snapshot_every: 20_000,
             keep_entries: 5_000,
+            append_within: Duration::from_secs(1),
+            log_id: node.0,
+            segment_bytes: 16 << 20,
             chunk_bytes: 256 * 1024,
             entry_limit: 4 * 1024 * 1024,
             repair_within: Duration::from_secs(60),

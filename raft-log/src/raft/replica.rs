@@ -1,18 +1,23 @@
 //! The handle.
 
-use bytes::Bytes;
+use std::sync::Arc;
 
-use crate::{AnswerError, MessageKind, NodeId, Position, ProposeError, ReadError, Status, TransferError};
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+
+use super::machine::Machine;
+use super::options::Options;
+use super::start;
+use crate::files::{Disk, Spawn};
+use crate::{
+    AnswerError, MessageKind, NodeId, PeerLink, Position, ProposeError, ReadError, StartError, Status, TransferError,
+};
 
 /// A replica of the log and of the machine on this node. Clones are handles to the same one.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Replica {
-    inner: Inner,
+    core: Arc<dyn Core>,
 }
-
-/// Nothing constructs one until `start` is there, which needs the disk seam.
-#[derive(Debug, Clone)]
-enum Inner {}
 
 /// What became of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,15 +27,47 @@ pub struct Applied {
     pub answer: Bytes,
 }
 
-#[allow(clippy::unused_async, reason = "the signatures come before the bodies")]
+/// What a replica does, whatever machine it drives.
+pub(crate) trait Core: Send + Sync {
+    fn propose(&self, entry: Bytes) -> BoxFuture<'_, Result<Applied, ProposeError>>;
+    fn read_barrier(&self) -> BoxFuture<'_, Result<Position, ReadError>>;
+    fn status(&self) -> Status;
+    fn status_changed(&self, seen: u64) -> BoxFuture<'_, Status>;
+    fn transfer(&self, to: Option<NodeId>) -> BoxFuture<'_, Result<(), TransferError>>;
+    fn answer(&self, from: NodeId, kind: MessageKind, body: Bytes) -> BoxFuture<'_, Result<Bytes, AnswerError>>;
+    fn snapshot(&self) -> BoxFuture<'_, ()>;
+    fn stop(&self) -> BoxFuture<'_, ()>;
+}
+
 impl Replica {
-    /// Appends an entry and waits until this node's machine has applied it. Many proposals may be in flight; they are
-    /// applied in the order in which `propose` was first polled.
+    /// Opens the log on `disk` and joins the cluster; makes the cluster if there is none yet.
+    ///
+    /// `machine` is in its initial state; the stored snapshot is thawed into it here, and the entries behind it are
+    /// applied as soon as a leader says how far they are settled. `link` must already reach peers: a node whose log
+    /// was damaged fetches from them what is missing before this returns. Messages from peers can be answered only
+    /// afterwards.
+    ///
+    /// # Errors
+    /// See [`StartError`]; a node that cannot repair itself within [`Options::repair_within`] does not start.
+    pub async fn start<M: Machine>(
+        options: Options,
+        disk: Arc<dyn Disk>,
+        spawn: Spawn,
+        machine: M,
+        link: Arc<dyn PeerLink>,
+    ) -> Result<Self, StartError> {
+        let core = start::start(options, disk, spawn, machine, link).await?;
+        Ok(Self { core })
+    }
+
+    /// Appends an entry and waits until this node's machine has applied it. Many proposals may be in flight; of two
+    /// that are in flight together either may be applied first. There is no time limit: with no majority it waits.
+    /// Giving the future up does not take the entry back.
     ///
     /// # Errors
     /// Only [`ProposeError::NotLeader`] and [`ProposeError::TooLarge`] mean that the entry has no effect.
-    pub async fn propose(&self, _entry: Bytes) -> Result<Applied, ProposeError> {
-        match self.inner {}
+    pub async fn propose(&self, entry: Bytes) -> Result<Applied, ProposeError> {
+        self.core.propose(entry).await
     }
 
     /// Returns once this node's machine has applied all that was acknowledged, anywhere, before the call. On a
@@ -39,33 +76,47 @@ impl Replica {
     /// # Errors
     /// [`ReadError::NotLeader`] when no leader could confirm that it leads.
     pub async fn read_barrier(&self) -> Result<Position, ReadError> {
-        match self.inner {}
+        self.core.read_barrier().await
     }
 
     pub fn status(&self) -> Status {
-        match self.inner {}
+        self.core.status()
     }
 
     /// Waits until the status differs from the one that was seen, and returns it.
-    pub async fn status_changed(&self, _seen: &Status) -> Status {
-        match self.inner {}
+    pub async fn status_changed(&self, seen: &Status) -> Status {
+        self.core.status_changed(seen.version).await
     }
 
     /// Hands the leadership to another node, to the one with the longest log if none is named, and waits until
-    /// another node leads.
-    pub async fn transfer_leadership(&self, _to: Option<NodeId>) -> Result<(), TransferError> {
-        match self.inner {}
+    /// another node leads, at most four times [`Options::election_max`].
+    ///
+    /// # Errors
+    /// See [`TransferError`]; after `TimedOut` this node may lead again.
+    pub async fn transfer_leadership(&self, to: Option<NodeId>) -> Result<(), TransferError> {
+        self.core.transfer(to).await
     }
 
     /// Answers a message that a peer sent with [`crate::PeerLink::call`].
     ///
     /// Messages may come late, twice and out of order, and from a deposed leader: Raft's terms judge them.
-    pub async fn answer(&self, _from: NodeId, _kind: MessageKind, _body: Bytes) -> Result<Bytes, AnswerError> {
-        match self.inner {}
+    pub async fn answer(&self, from: NodeId, kind: MessageKind, body: Bytes) -> Result<Bytes, AnswerError> {
+        self.core.answer(from, kind, body).await
+    }
+
+    /// Asks for a snapshot now, whatever [`Options::snapshot_every`] says. It is taken beside everything else.
+    pub async fn take_snapshot(&self) {
+        self.core.snapshot().await;
     }
 
     /// Stops: everything that was queued is on disk, threads are joined. Other handles get `Stopped` afterwards.
     pub async fn stop(self) {
-        match self.inner {}
+        self.core.stop().await;
+    }
+}
+
+impl std::fmt::Debug for Replica {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Replica").finish_non_exhaustive()
     }
 }

@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+use openraft::{RaftMetrics, ServerState};
+
+use super::types::{LogId, TypeConfig, position};
+
 /// The number of a node, unique in its cluster for ever.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
@@ -13,7 +17,7 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// A place in the log. Two entries with the same index and term are the same entry.
+/// A place in the log. An applied entry is the same on all replicas at the same index.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Position {
     /// Counts from 0 and has no gaps.
@@ -72,12 +76,26 @@ pub struct Status {
     pub members: Vec<Member>,
     /// Why this replica acknowledges nothing more.
     pub stopped: Option<String>,
+    /// Whether an entry of this very leadership has been applied.
+    pub(crate) settled: bool,
 }
 
 impl Status {
-    /// Whether this node leads and has applied an entry of its own term: it knows all that was acknowledged before.
+    /// Whether this node leads and has applied an entry of its own leadership: it has applied all that was
+    /// acknowledged before.
     pub fn leads(&self) -> bool {
-        self.role == Role::Leader && self.applied.is_some_and(|applied| applied.term == self.term)
+        self.role == Role::Leader && self.settled
+    }
+
+    /// Takes over what is new; says whether anything is.
+    pub(crate) fn replace(&mut self, mut new: Self) -> bool {
+        new.version = self.version;
+        if *self == new {
+            return false;
+        }
+        new.version += 1;
+        *self = new;
+        true
     }
 }
 
@@ -90,4 +108,42 @@ pub struct Member {
     pub voter: bool,
     /// Up to which index its log is known to equal the leader's. Known to the leader only.
     pub matched: Option<u64>,
+}
+
+/// What Raft's own measurements say.
+pub(crate) fn status_of(metrics: &RaftMetrics<TypeConfig>, applied: Option<LogId>) -> Status {
+    let stopped = match &metrics.running_state {
+        Err(fatal) => Some(fatal.to_string()),
+        Ok(()) if metrics.state == ServerState::Shutdown => Some("it was stopped".to_owned()),
+        Ok(()) => None,
+    };
+    let role = match metrics.state {
+        _ if stopped.is_some() => Role::Stopped,
+        ServerState::Learner => Role::Learner,
+        ServerState::Follower => Role::Follower,
+        ServerState::Candidate => Role::Candidate,
+        ServerState::Leader => Role::Leader,
+        ServerState::Shutdown => Role::Stopped,
+    };
+    let membership = metrics.membership_config.membership();
+    let matched = metrics.replication.as_ref();
+    let members = membership.nodes().map(|(id, node)| Member {
+        node: NodeId(*id),
+        address: node.addr.clone(),
+        voter: membership.get_joint_config().iter().any(|voters| voters.contains(id)),
+        matched: matched.and_then(|all| all.get(id).copied().flatten()).map(|at| at.index),
+    });
+    Status {
+        version: 0,
+        node: NodeId(metrics.id),
+        role,
+        leader: metrics.current_leader.map(NodeId),
+        term: metrics.current_term,
+        last_index: metrics.last_log_index,
+        applied: applied.as_ref().map(position),
+        snapshot: metrics.snapshot.as_ref().map(position),
+        members: members.collect(),
+        stopped,
+        settled: applied.is_some_and(|applied| applied.leader_id == metrics.vote.leader_id),
+    }
 }

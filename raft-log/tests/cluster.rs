@@ -1,0 +1,267 @@
+//! Three replicas on real disks, with links in memory.
+#![cfg(not(madsim))]
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use support::{Book, Net, disconnect, join, leader, options, status_where};
+use verdict_raft_log::files::{RealDisk, Spawn};
+use verdict_raft_log::{NodeId, Options, Position, ProposeError, ReadError, Replica, Role};
+
+const NODES: [NodeId; 3] = [NodeId(1), NodeId(2), NodeId(3)];
+
+struct Cluster {
+    net: Arc<Net>,
+    dirs: Vec<tempfile::TempDir>,
+    books: Vec<Book>,
+    replicas: Vec<Replica>,
+    change: fn(&mut Options),
+}
+
+impl Cluster {
+    async fn start(change: fn(&mut Options)) -> Self {
+        let net = Arc::new(Net::default());
+        let dirs: Vec<_> = NODES.iter().map(|_| tempfile::tempdir().unwrap()).collect();
+        let mut cluster = Self { net, dirs, books: vec![Book::default(); 3], replicas: Vec::new(), change };
+        for at in 0..3 {
+            let replica = cluster.launch(at).await;
+            cluster.replicas.push(replica);
+        }
+        cluster
+    }
+
+    async fn launch(&mut self, at: usize) -> Replica {
+        let mut options = options(NODES[at], &NODES);
+        (self.change)(&mut options);
+        let disk = Arc::new(RealDisk::open(self.dirs[at].path()).unwrap());
+        self.books[at] = Book::default();
+        join(&self.net, options, disk, Spawn::Thread, self.books[at].clone()).await
+    }
+
+    async fn stop(&mut self, node: NodeId) -> usize {
+        let at = self.at(node);
+        disconnect(&self.net, node);
+        self.replicas[at].clone().stop().await;
+        at
+    }
+
+    async fn restart(&mut self, node: NodeId) {
+        let at = self.at(node);
+        self.replicas[at] = self.launch(at).await;
+    }
+
+    fn at(&self, node: NodeId) -> usize {
+        NODES.iter().position(|id| *id == node).unwrap()
+    }
+
+    fn others(&self, node: NodeId) -> Vec<Replica> {
+        self.replicas.iter().filter(|replica| replica.status().node != node).cloned().collect()
+    }
+
+    /// Proposes on whoever leads until it is applied.
+    async fn write(&self, replicas: &[Replica], what: &str) {
+        loop {
+            let replica = leader(replicas).await;
+            match replica.propose(Bytes::from(what.to_owned())).await {
+                Ok(_) => return,
+                Err(ProposeError::NotLeader { .. }) => {}
+                Err(error) => panic!("{what}: {error}"),
+            }
+        }
+    }
+
+    /// Reads on this node until a leader could confirm that it leads.
+    async fn read(&self, replica: &Replica) -> Position {
+        loop {
+            match replica.read_barrier().await {
+                Ok(at) => return at,
+                Err(ReadError::NotLeader { .. }) => drop(leader(&self.replicas).await),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    fn entries(&self, node: NodeId) -> Vec<Bytes> {
+        self.books[self.at(node)].applied.lock().unwrap().iter().map(|(_, entry)| entry.clone()).collect()
+    }
+
+    /// Waits until all nodes have applied the same.
+    async fn settle(&self) {
+        let last = self.read(&leader(&self.replicas).await).await.index;
+        for replica in &self.replicas {
+            status_where(replica, "the last entry", |s| s.applied.is_some_and(|at| at.index >= last)).await;
+        }
+        for node in &NODES[1..] {
+            assert_eq!(self.entries(*node), self.entries(NODES[0]));
+        }
+    }
+
+    async fn end(self) {
+        for replica in self.replicas {
+            replica.stop().await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_proposals_in_flight_are_each_applied_once_in_one_order() {
+    let cluster = Cluster::start(|_| {}).await;
+    let leads = leader(&cluster.replicas).await;
+    let proposals = (0..300).map(|i| leads.propose(Bytes::from(format!("{i}"))));
+    let answers = join_all(proposals).await;
+    cluster.settle().await;
+    let applied = cluster.entries(NODES[1]);
+    assert_eq!(applied.len(), 300);
+    for (i, answer) in answers.into_iter().enumerate() {
+        // The machine answers with the number of the entry, counted from 1.
+        let number: usize = String::from_utf8(answer.unwrap().answer.to_vec()).unwrap().parse().unwrap();
+        assert_eq!(applied[number - 1], i.to_string());
+    }
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_leader_is_followed_by_another_and_comes_back_from_its_disk() {
+    let mut cluster = Cluster::start(|_| {}).await;
+    cluster.write(&cluster.replicas, "before").await;
+    let old = leader(&cluster.replicas).await.status().node;
+    cluster.stop(old).await;
+    let killed = Instant::now();
+    cluster.write(&cluster.others(old), "between").await;
+    assert!(killed.elapsed() < Duration::from_secs(2), "it took {:?} without a leader", killed.elapsed());
+    cluster.restart(old).await;
+    cluster.write(&cluster.replicas, "after").await;
+    cluster.settle().await;
+    assert_eq!(cluster.entries(old), ["before", "between", "after"]);
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_that_lags_gets_only_the_sections_it_lacks() {
+    let small = |options: &mut Options| {
+        (options.snapshot_every, options.keep_entries, options.chunk_bytes) = (100, 10, 1000);
+    };
+    let mut cluster = Cluster::start(small).await;
+    let leads = leader(&cluster.replicas).await;
+    let behind = cluster.others(leads.status().node)[0].status().node;
+    let body = |i: u32| Bytes::from(format!("{i:0>60}"));
+    for i in 0..150 {
+        leads.propose(body(i)).await.unwrap();
+    }
+    let at = cluster.at(behind);
+    status_where(&cluster.replicas[at], "a first snapshot", |s| s.snapshot.is_some()).await;
+    cluster.stop(behind).await;
+    let rest = cluster.others(behind);
+    for i in 150..600 {
+        leads.propose(body(i)).await.unwrap();
+    }
+    status_where(&leads, "a snapshot near the end", |s| s.snapshot.is_some_and(|at| at.index > 500)).await;
+    assert_eq!(rest.len(), 2);
+
+    let stored: Vec<String> = std::fs::read_dir(cluster.dirs[at].path())
+        .unwrap()
+        .filter_map(|file| {
+            Some(file.unwrap().file_name().to_str()?.strip_prefix("section-")?.rsplitn(3, '-').nth(2)?.to_owned())
+        })
+        .collect();
+    assert!(!stored.is_empty());
+    cluster.net.pieces.lock().unwrap().clear();
+    cluster.restart(behind).await;
+    cluster.settle().await;
+    let pieces = cluster.net.pieces.lock().unwrap().clone();
+    assert!(!pieces.is_empty(), "it caught up by a snapshot");
+    let bears = |piece: &Bytes, id: &str| piece.windows(id.len()).any(|bytes| bytes == id.as_bytes());
+    for id in stored.iter().filter(|id| id.starts_with("sealed-")) {
+        assert!(!pieces.iter().any(|piece| bears(piece, id)), "section {id} was sent, and was there");
+    }
+    assert!(*cluster.books[at].thaws.lock().unwrap() >= 2, "at the restart and by the transfer");
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_whole_cluster_comes_back_with_its_snapshots() {
+    let small = |options: &mut Options| (options.snapshot_every, options.keep_entries) = (50, 5);
+    let mut cluster = Cluster::start(small).await;
+    for i in 0..130 {
+        cluster.write(&cluster.replicas, &i.to_string()).await;
+    }
+    cluster.settle().await;
+    for node in NODES {
+        cluster.stop(node).await;
+    }
+    for node in NODES {
+        cluster.restart(node).await;
+    }
+    cluster.write(&cluster.replicas, "after").await;
+    cluster.settle().await;
+    let expected: Vec<_> = (0..130).map(|i| i.to_string()).chain(["after".to_owned()]).collect();
+    assert_eq!(cluster.entries(NODES[0]), expected);
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leadership_is_handed_over_without_losing_a_proposal() {
+    let cluster = Cluster::start(|_| {}).await;
+    let old = leader(&cluster.replicas).await;
+    let to = cluster.others(old.status().node)[0].status().node;
+    cluster.write(&cluster.replicas, "before").await;
+    old.transfer_leadership(Some(to)).await.unwrap();
+    let new = leader(&cluster.replicas).await;
+    assert_eq!(new.status().node, to);
+    assert!(matches!(old.propose(Bytes::from_static(b"late")).await, Err(ProposeError::NotLeader { .. })));
+    new.transfer_leadership(None).await.unwrap();
+    assert_ne!(leader(&cluster.replicas).await.status().node, to);
+    cluster.write(&cluster.replicas, "after").await;
+    cluster.settle().await;
+    assert_eq!(cluster.entries(to), ["before", "after"]);
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_barrier_sees_what_was_acknowledged_and_fails_on_a_deposed_leader() {
+    let cluster = Cluster::start(|_| {}).await;
+    let old = leader(&cluster.replicas).await;
+    let node = old.status().node;
+    let follower = cluster.others(node)[0].clone();
+    for i in 0..20 {
+        let written = old.propose(Bytes::from(i.to_string())).await.unwrap();
+        let read = cluster.read(&follower).await;
+        assert!(read.index >= written.position.index);
+        assert_eq!(cluster.entries(follower.status().node).len(), i + 1);
+    }
+    cluster.net.isolate(node, &NODES);
+    assert_eq!(old.status().role, Role::Leader);
+    assert!(matches!(old.read_barrier().await, Err(ReadError::NotLeader { .. })));
+    let rest = cluster.others(node);
+    cluster.write(&rest, "behind its back").await;
+    assert!(matches!(old.read_barrier().await, Err(ReadError::NotLeader { .. })));
+
+    let unheard = old.propose(Bytes::from_static(b"never acknowledged"));
+    let unheard = async { tokio::time::timeout(Duration::from_secs(10), unheard).await.unwrap() };
+    let healed = async {
+        status_where(&leader(&rest).await, "it leads", |s| s.leads()).await;
+        cluster.net.heal();
+    };
+    let (unheard, ()) = tokio::join!(unheard, healed);
+    assert!(matches!(unheard, Err(ProposeError::Interrupted | ProposeError::NotLeader { .. })), "{unheard:?}");
+    cluster.settle().await;
+    assert!(!cluster.entries(node).iter().any(|entry| entry == "never acknowledged"));
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stopped_replica_says_so() {
+    let cluster = Cluster::start(|_| {}).await;
+    let leads = leader(&cluster.replicas).await;
+    leads.clone().stop().await;
+    let status = status_where(&leads, "stopped", |s| s.stopped.is_some()).await;
+    assert_eq!(status.role, Role::Stopped);
+    assert!(matches!(leads.propose(Bytes::new()).await, Err(ProposeError::Stopped { .. })));
+    assert!(matches!(leads.read_barrier().await, Err(ReadError::Stopped { .. })));
+    cluster.end().await;
+}
