@@ -1,1 +1,55 @@
+//! Verdict's SDK: the client, the participant's contract with its conformance suite, and participants we ship.
+//!
+//! A transaction manager makes one action on several databases and services happen everywhere or nowhere. A client
+//! names the branches, asks Verdict to commit, and gets the one outcome:
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use verdict_client::{CallError, Options, Outcome, Verdict};
+//!
+//! # async fn book() -> Result<(), Box<dyn std::error::Error>> {
+//! let verdict = Verdict::new(Options::new(["127.0.0.1:7101", "127.0.0.1:7102", "127.0.0.1:7103"]))?;
+//!
+//! let mut booking = verdict.transaction();
+//! booking.add("seats".try_into()?, "bus 42, seat 7".into())?;
+//! booking.add("wallet".try_into()?, "alice, 30.00".into())?;
+//! booking.add("tickets".try_into()?, "bus 42, seat 7, alice".into())?;
+//!
+//! match booking.commit().await {
+//!     Ok(decision) if decision.outcome == Outcome::Committed => println!("booked"),
+//!     Ok(decision) => println!("not booked: {:?}", decision.reason),
+//!     // Nobody answered in time. The booking may have been made: ask again, later or from elsewhere, by its xid.
+//!     Err(CallError::Unknown { .. }) => println!("unknown: {:?}", verdict.get(booking.xid()).await?.decision),
+//!     Err(refused) => println!("refused: {refused}"),
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A service becomes a participant by implementing [`participant::ResourceManager`], or, if it has a local SQLite
+//! database, three functions over `resource::sqlite` (feature `sqlite`), and serves it with
+//! [`participant::Participants`].
+//!
+//! | module | holds |
+//! |---|---|
+//! | crate root | [`Verdict`]: begin, enlist, commit, look up; follows the leader, retries, takes no timeout for an answer |
+//! | [`participant`] | the contract, its transition table, the gRPC server with the duty to inquire |
+//! | [`conformance`] | checks a participant against the contract |
+//! | [`resource`] | participants we ship |
+//! | [`wire`] | all conversions between messages and domain types |
+//!
+//! The crate reads no clock and draws no random number except through [`Clock`] and [`Options::seed`].
 
+mod client;
+pub mod conformance;
+pub mod participant;
+pub mod resource;
+pub mod wire;
+
+pub use client::{
+    Backoff, Branch, BranchStatus, CallError, Clock, ClusterStatus, Decision, ListQuery, NodeStatus, Options,
+    OptionsError, Order, Page, RefusalCode, State, SystemClock, Transaction, TransactionStatus, Verdict,
+};
+pub use verdict_protocol::{
+    BranchId, BranchNumber, ClusterId, LogTime, Outcome, Reason, ReasonCode, ResourceName, Settlement, Vote, Xid,
+};

@@ -1,0 +1,270 @@
+//! The client's handle.
+
+use std::{sync::Arc, time::Duration};
+
+use verdict_proto::v1::{
+    self, branches_client::BranchesClient, operator_client::OperatorClient, transactions_client::TransactionsClient,
+};
+use verdict_protocol::{BranchId, Xid};
+
+use super::{
+    CallError, Clock, ClusterStatus, Decision, ListQuery, Options, OptionsError, Order, Page, RefusalCode, State,
+    Transaction, TransactionStatus,
+    call::{Caller, NoAnswer},
+};
+use crate::{
+    participant::Voted,
+    wire::{FromWire, ToWire, WireError},
+};
+
+/// Talks to a Verdict cluster. Cheap to clone; clones share the connections and what is known of the leader.
+///
+/// Every call may be repeated, since the cluster takes each once; this handle does so by itself, at one node after
+/// another, until there is an answer or the deadline has passed. A timeout is never taken for an answer: it ends as
+/// [`CallError::Unknown`]. Dropping a call's future does not undo what it asked for.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    caller: Arc<Caller>,
+    deadline: Duration,
+    clock: Arc<dyn Clock>,
+}
+
+impl Verdict {
+    /// Connects lazily: no node needs to be up. Call it within a tokio runtime.
+    ///
+    /// # Errors
+    /// [`OptionsError`] if there is no node or an address is none.
+    pub fn new(options: Options) -> Result<Self, OptionsError> {
+        let caller = Arc::new(Caller::new(&options)?);
+        Ok(Self { caller, deadline: options.deadline, clock: options.clock })
+    }
+
+    /// This handle with another deadline for its calls.
+    #[must_use]
+    pub fn with_deadline(&self, deadline: Duration) -> Self {
+        Self { deadline, ..self.clone() }
+    }
+
+    /// A new xid: the time, and random bits.
+    #[must_use]
+    pub fn new_xid(&self) -> Xid {
+        // One group for now: groups are for clusters that split the work.
+        Xid::new(self.clock.now(), 0, self.caller.random())
+    }
+
+    /// A new transaction, of which the cluster hears first with its first branch or its commit. The cheapest way.
+    #[must_use]
+    pub fn transaction(&self) -> Transaction {
+        self.resume(self.new_xid())
+    }
+
+    /// A transaction whose xid is known, from a client that died or to ask again.
+    #[must_use]
+    pub fn resume(&self, xid: Xid) -> Transaction {
+        Transaction::new(self.clone(), xid)
+    }
+
+    /// Registers a new transaction, to be aborted unless it is asked to commit within `timeout` (zero takes the
+    /// server's default).
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn begin(&self, timeout: Duration) -> Result<Transaction, CallError> {
+        let transaction = self.transaction();
+        let request = v1::BeginRequest { xid: transaction.xid().to_wire(), timeout_ms: millis(timeout) };
+        self.caller
+            .call(
+                self.deadline,
+                request,
+                |channel, request| async move { TransactionsClient::new(channel).begin(request).await },
+                |reply| acknowledged(&reply),
+            )
+            .await?;
+        Ok(transaction)
+    }
+
+    pub(super) async fn enlist(&self, xid: Xid, branches: Vec<v1::Branch>) -> Result<(), CallError> {
+        let request = v1::EnlistRequest { xid: xid.to_wire(), branches };
+        self.caller
+            .call(
+                self.deadline,
+                request,
+                |channel, request| async move { TransactionsClient::new(channel).enlist(request).await },
+                |reply| acknowledged(&reply),
+            )
+            .await
+    }
+
+    pub(super) async fn commit(
+        &self,
+        xid: Xid,
+        branches: Vec<v1::Branch>,
+        vote_timeout: Duration,
+    ) -> Result<Decision, CallError> {
+        let request = v1::CommitRequest { xid: xid.to_wire(), branches, vote_timeout_ms: millis(vote_timeout) };
+        self.caller
+            .call(
+                self.deadline.saturating_add(vote_timeout),
+                request,
+                |channel, request| async move { TransactionsClient::new(channel).commit(request).await },
+                |reply| decision(xid, reply),
+            )
+            .await
+    }
+
+    pub(super) async fn rollback(&self, xid: Xid, reason: String) -> Result<Decision, CallError> {
+        let request = v1::RollbackRequest { xid: xid.to_wire(), reason };
+        self.caller
+            .call(
+                self.deadline,
+                request,
+                |channel, request| async move { TransactionsClient::new(channel).rollback(request).await },
+                |reply| decision(xid, reply),
+            )
+            .await
+    }
+
+    /// Looks a transaction up. Linearizable, on whichever node answers.
+    ///
+    /// # Errors
+    /// [`CallError`]. A transaction that the cluster does not know is no error, but [`State::Unknown`]: its commit
+    /// may still be on its way.
+    pub async fn get(&self, xid: Xid) -> Result<TransactionStatus, CallError> {
+        self.caller
+            .call(
+                self.deadline,
+                v1::GetRequest { xid: xid.to_wire() },
+                |channel, request| async move { TransactionsClient::new(channel).get(request).await },
+                |reply| Ok(TransactionStatus::from_wire(reply)?),
+            )
+            .await
+    }
+
+    /// Lists transactions.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn list(&self, query: ListQuery) -> Result<Page, CallError> {
+        let request = v1::ListRequest {
+            limit: query.limit,
+            in_doubt: query.in_doubt,
+            older_than_ms: millis(query.older_than),
+            after_xid: query.after.map(ToWire::to_wire).unwrap_or_default(),
+        };
+        self.caller
+            .call(
+                self.deadline,
+                request,
+                |channel, request| async move { TransactionsClient::new(channel).list(request).await },
+                |reply| Ok(Page::from_wire(reply)?),
+            )
+            .await
+    }
+
+    /// Pushes a branch's vote; answered when a majority has it.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn vote(&self, branch: BranchId, voted: Voted) -> Result<Order, CallError> {
+        let request = v1::VoteRequest {
+            branch: Some(branch.to_wire()),
+            vote: voted.vote.to_wire().into(),
+            reason: voted.reason.map(ToWire::to_wire),
+        };
+        self.caller
+            .call(
+                self.deadline,
+                request,
+                |channel, request| async move { BranchesClient::new(channel).vote(request).await },
+                |reply| Ok(Order::from_wire(reply)?),
+            )
+            .await
+    }
+
+    /// Asks what to do with a branch that has been held prepared for `held`.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn inquire(&self, branch: BranchId, held: Duration) -> Result<Order, CallError> {
+        let request = v1::InquireRequest { branch: Some(branch.to_wire()), held_ms: millis(held) };
+        self.caller
+            .call(
+                self.deadline,
+                request,
+                |channel, request| async move { BranchesClient::new(channel).inquire(request).await },
+                |reply| Ok(Order::from_wire(reply)?),
+            )
+            .await
+    }
+
+    /// The cluster as the node that answers sees it.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn cluster_status(&self) -> Result<ClusterStatus, CallError> {
+        self.caller
+            .call(
+                self.deadline,
+                v1::ClusterStatusRequest {},
+                |channel, request| async move { OperatorClient::new(channel).cluster_status(request).await },
+                |reply| Ok(ClusterStatus::from_wire(reply)?),
+            )
+            .await
+    }
+
+    /// Hands the leadership to node `to`, or to one that the leader chooses. Returns the new leader.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn transfer_leader(&self, to: Option<u64>) -> Result<u64, CallError> {
+        self.caller
+            .call(
+                self.deadline,
+                v1::TransferLeaderRequest { to: to.unwrap_or(0) },
+                |channel, request| async move { OperatorClient::new(channel).transfer_leader(request).await },
+                |reply| match reply.leader {
+                    0 => Err(NoAnswer::Again("the transfer has not ended in a leader yet".to_owned())),
+                    leader => Ok(leader),
+                },
+            )
+            .await
+    }
+
+    pub(crate) fn jitter(&self, duration: Duration) -> Duration {
+        self.caller.jitter(duration)
+    }
+}
+
+/// Begin and Enlist: any state is an acknowledgement, except that there will be no transaction.
+fn acknowledged(reply: &v1::TransactionStatus) -> Result<(), NoAnswer> {
+    match State::from_wire(reply.state)? {
+        State::Expired => Err(expired()),
+        State::Unknown => Err(NoAnswer::Again("acknowledged, but the transaction is unknown".to_owned())),
+        State::Active | State::Voting | State::Decided | State::Ended => Ok(()),
+    }
+}
+
+/// Commit and Rollback: only an outcome is an answer.
+fn decision(asked: Xid, reply: v1::TransactionStatus) -> Result<Decision, NoAnswer> {
+    let status = TransactionStatus::from_wire(reply)?;
+    if status.xid != asked {
+        return Err(NoAnswer::Again(format!("asked about {asked}, told about {}", status.xid)));
+    }
+    match (status.decision, status.state) {
+        (Some(decision), _) => Ok(decision),
+        (None, State::Expired) => Err(expired()),
+        (None, State::Decided | State::Ended) => Err(WireError::Missing { field: "outcome" }.into()),
+        (None, State::Active | State::Voting | State::Unknown) => {
+            Err(NoAnswer::Again(format!("the transaction is not decided yet: {:?}", status.state)))
+        }
+    }
+}
+
+fn expired() -> NoAnswer {
+    let text = "the transaction will not commit from now on; whether it did is no longer kept";
+    NoAnswer::Refused(RefusalCode::Expired, text.to_owned())
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

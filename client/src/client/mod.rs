@@ -1,0 +1,23 @@
+//! The client: knows several nodes, follows the leader, retries within a deadline.
+//!
+//! ```text
+//!   Transaction ─▶ Verdict ─▶ call (retry, judge each answer) ─▶ Routes (which node) ─▶ one connection a node
+//! ```
+
+mod call;
+mod error;
+mod handle;
+mod options;
+mod routes;
+mod status;
+mod transaction;
+
+pub use self::{
+    error::{CallError, RefusalCode},
+    handle::Verdict,
+    options::{Backoff, Clock, Options, OptionsError, SystemClock},
+    status::{
+        Branch, BranchStatus, ClusterStatus, Decision, ListQuery, NodeStatus, Order, Page, State, TransactionStatus,
+    },
+    transaction::Transaction,
+};

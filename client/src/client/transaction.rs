@@ -1,0 +1,126 @@
+//! A transaction in its client's hands.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use bytes::Bytes;
+use verdict_protocol::{BranchId, BranchNumber, ResourceName, Xid};
+
+use super::{Branch, CallError, Decision, RefusalCode, Verdict};
+use crate::wire::ToWire;
+
+/// A transaction in its client's hands: branches are added, then it is committed or rolled back.
+///
+/// The handle may be dropped at any time. A transaction that was never asked to commit is aborted by its timeout; one
+/// that was is decided without its client.
+#[derive(Debug)]
+pub struct Transaction {
+    verdict: Verdict,
+    xid: Xid,
+    branches: BTreeMap<BranchNumber, Branch>,
+    vote_timeout: Duration,
+}
+
+impl Transaction {
+    /// The most bytes of a branch's payload.
+    pub const MAX_PAYLOAD: usize = 4096;
+
+    pub(super) fn new(verdict: Verdict, xid: Xid) -> Self {
+        Self { verdict, xid, branches: BTreeMap::new(), vote_timeout: Duration::ZERO }
+    }
+
+    #[must_use]
+    pub fn xid(&self) -> Xid {
+        self.xid
+    }
+
+    /// How long the branches may take to vote once commit is asked for. Zero takes the server's default.
+    pub fn set_vote_timeout(&mut self, timeout: Duration) {
+        self.vote_timeout = timeout;
+    }
+
+    /// Adds a branch, which commit will bring along: no call is made for it. Branches are numbered from 1.
+    ///
+    /// # Errors
+    /// [`RefusalCode::Invalid`] for a payload over [`Transaction::MAX_PAYLOAD`].
+    pub fn add(&mut self, resource: ResourceName, payload: Bytes) -> Result<BranchId, CallError> {
+        let number = self.next_number();
+        self.add_branch(Branch { number, resource, payload, vote: None })
+    }
+
+    /// Adds a branch with all that can be said of it: its number, and its vote if the client has prepared it itself.
+    /// After a vote of PREPARED it must be left as it is until an outcome is known.
+    ///
+    /// # Errors
+    /// [`RefusalCode::Mismatch`] if the number is taken by another branch, [`RefusalCode::Invalid`] for a payload
+    /// over [`Transaction::MAX_PAYLOAD`].
+    pub fn add_branch(&mut self, branch: Branch) -> Result<BranchId, CallError> {
+        let refused = |code, text| Err(CallError::Refused { code, text });
+        let number = branch.number;
+        if branch.payload.len() > Self::MAX_PAYLOAD {
+            let length = branch.payload.len();
+            return refused(
+                RefusalCode::Invalid,
+                format!("branch {number}'s payload has {length} bytes, more than {}", Self::MAX_PAYLOAD),
+            );
+        }
+        if self.branches.get(&number).is_some_and(|known| *known != branch) {
+            return refused(RefusalCode::Mismatch, format!("branch {number} is there already, and another one"));
+        }
+        self.branches.insert(number, branch);
+        Ok(BranchId { xid: self.xid, number })
+    }
+
+    /// Adds a branch and registers it with the cluster at once, so that it is rolled back if this client dies before
+    /// it commits. On an error it stays added: commit brings it along.
+    ///
+    /// # Errors
+    /// As [`Transaction::add`], and the call's own.
+    pub async fn enlist(&mut self, resource: ResourceName, payload: Bytes) -> Result<BranchId, CallError> {
+        let branch = self.add(resource, payload)?;
+        self.register(branch.number).await?;
+        Ok(branch)
+    }
+
+    /// As [`Transaction::enlist`], with a number of the caller's own.
+    ///
+    /// # Errors
+    /// As [`Transaction::add_branch`], and the call's own.
+    pub async fn enlist_as(
+        &mut self,
+        number: BranchNumber,
+        resource: ResourceName,
+        payload: Bytes,
+    ) -> Result<BranchId, CallError> {
+        let branch = self.add_branch(Branch { number, resource, payload, vote: None })?;
+        self.register(number).await?;
+        Ok(branch)
+    }
+
+    async fn register(&self, number: BranchNumber) -> Result<(), CallError> {
+        let branches = self.branches.get(&number).cloned().map(ToWire::to_wire).into_iter().collect();
+        self.verdict.enlist(self.xid, branches).await
+    }
+
+    /// Closes the list of branches, has all of them prepared, and returns the one outcome.
+    ///
+    /// # Errors
+    /// [`CallError::Unknown`] says nothing about the outcome: call it again, or [`Verdict::get`]. On
+    /// [`CallError::Refused`] this commit is not taken; [`RefusalCode::Mismatch`] and [`RefusalCode::Expired`] leave
+    /// open what an earlier one came to.
+    pub async fn commit(&self) -> Result<Decision, CallError> {
+        let branches = self.branches.values().cloned().map(ToWire::to_wire).collect();
+        self.verdict.commit(self.xid, branches, self.vote_timeout).await
+    }
+
+    /// Gives up. The answer is the recorded outcome, which may be COMMITTED if commit was asked for before: obey it.
+    ///
+    /// # Errors
+    /// As [`Transaction::commit`].
+    pub async fn rollback(&self, reason: impl Into<String>) -> Result<Decision, CallError> {
+        self.verdict.rollback(self.xid, reason.into()).await
+    }
+
+    fn next_number(&self) -> BranchNumber {
+        self.branches.last_key_value().map_or(1, |(number, _)| number.saturating_add(1))
+    }
+}

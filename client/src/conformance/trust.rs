@@ -1,0 +1,93 @@
+//! Stamps: the horizon, the cluster, its incarnation and term.
+
+use verdict_protocol::{ClusterId, Settlement, Vote};
+
+use super::drive::{Checked, Driver};
+
+pub(super) async fn behind_the_horizon(driver: &mut Driver<'_>) -> Checked {
+    let (unknown, finished, rolled_back, fresh) = (driver.branch(), driver.branch(), driver.branch(), driver.branch());
+    driver.prepare(finished, Vote::Prepared).await?;
+    driver.commit(finished, Settlement::Done).await?;
+    driver.rollback(rolled_back, Settlement::Done).await?;
+
+    let old = driver.stamp.horizon;
+    driver.stamp.horizon = driver.later_days(1);
+    driver.prepare(unknown, Vote::Refused).await?;
+    driver.stamp.horizon = driver.later_days(2);
+    driver.rollback(fresh, Settlement::Done).await?;
+    // Whether their records are gone by now or not.
+    driver.prepare(rolled_back, Vote::Refused).await?;
+    driver.restart().await;
+    // A message that was long under way.
+    driver.stamp.horizon = old;
+    driver.prepare(rolled_back, Vote::Refused).await?;
+    driver.effects(0, 1).await
+}
+
+pub(super) async fn prepared_outlives_the_horizon(driver: &mut Driver<'_>) -> Checked {
+    let (committed, rolled_back, other) = (driver.branch(), driver.branch(), driver.branch());
+    driver.prepare(committed, Vote::Prepared).await?;
+    driver.prepare(rolled_back, Vote::Prepared).await?;
+    driver.stamp.horizon = driver.later_days(30);
+    driver.rollback(other, Settlement::Done).await?;
+    driver.restart().await;
+    driver.recovers(&[committed, rolled_back]).await?;
+    driver.prepare(committed, Vote::Prepared).await?;
+    for _ in 0..2 {
+        driver.commit(committed, Settlement::Done).await?;
+        driver.rollback(rolled_back, Settlement::Done).await?;
+    }
+    driver.effects(0, 1).await
+}
+
+pub(super) async fn another_cluster(driver: &mut Driver<'_>) -> Checked {
+    let (branch, unknown) = (driver.branch(), driver.branch());
+    driver.prepare(branch, Vote::Prepared).await?;
+    let own = driver.stamp;
+    for _ in 0..2 {
+        driver.stamp.cluster = ClusterId([8; 16]);
+        driver.stamp.term = own.term + 10;
+        driver.stamp.incarnation = own.incarnation + 10;
+        driver.stamp.horizon = driver.later_days(10);
+        driver.answers_nothing(branch).await?;
+        driver.answers_nothing(unknown).await?;
+        driver.effects(1, 0).await?;
+        driver.restart().await;
+    }
+    // Nothing of it was believed.
+    driver.stamp = own;
+    driver.prepare(unknown, Vote::Prepared).await?;
+    driver.commit(branch, Settlement::Done).await?;
+    driver.effects(1, 1).await
+}
+
+pub(super) async fn older_incarnation(driver: &mut Driver<'_>) -> Checked {
+    let branch = driver.branch();
+    driver.prepare(branch, Vote::Prepared).await?;
+    let own = driver.stamp;
+    for _ in 0..2 {
+        driver.stamp.incarnation = own.incarnation - 1;
+        driver.stamp.term = own.term + 10;
+        driver.answers_nothing(branch).await?;
+        driver.effects(1, 0).await?;
+        driver.restart().await;
+    }
+    // A restore made a new incarnation, whose terms start again.
+    driver.stamp.incarnation = own.incarnation + 1;
+    driver.stamp.term = 1;
+    driver.commit(branch, Settlement::Done).await?;
+    driver.restart().await;
+    driver.stamp = own;
+    driver.answers_nothing(branch).await?;
+    driver.effects(0, 1).await
+}
+
+pub(super) async fn outcome_of_an_old_term(driver: &mut Driver<'_>) -> Checked {
+    let (committed, rolled_back) = (driver.branch(), driver.branch());
+    driver.prepare(committed, Vote::Prepared).await?;
+    driver.prepare(rolled_back, Vote::Prepared).await?;
+    driver.stamp.term -= 1;
+    driver.commit(committed, Settlement::Done).await?;
+    driver.rollback(rolled_back, Settlement::Done).await?;
+    driver.effects(0, 1).await
+}

@@ -1,0 +1,356 @@
+//! The thread that owns the connection: takes what waits, runs it in one transaction, commits, answers.
+
+use std::{
+    error::Error,
+    fmt, io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    thread,
+    time::Instant,
+};
+
+use rusqlite::{Connection, DropBehavior, ErrorCode, Savepoint, Transaction, TransactionBehavior};
+use tokio::sync::{mpsc, oneshot};
+use verdict_protocol::{BranchId, LogTime, Reason, ReasonCode};
+
+use super::{Handler, TableOptions, store, store::Store};
+use crate::{
+    participant::{
+        Fence, NotAnswered, Prepare, Purpose, Settle, Settled, Voted,
+        rules::{self, OnPrepare, OnSettle, Record},
+    },
+    resource::Reservation,
+};
+
+/// The horizon moves with the clock; what it has passed is looked for again when it has moved so far.
+const PURGE_EVERY_MS: u64 = 1000;
+
+const ENDED_EARLY: &str = "the local transaction ended early: a handler must neither begin nor end one";
+
+type Reply<T> = oneshot::Sender<Result<T, NotAnswered>>;
+
+enum Call {
+    /// The instant is when the vote becomes useless.
+    Prepare(Prepare, Option<Instant>, Reply<Voted>),
+    Settle(Settle, bool, Reply<Settled>),
+    Recover(usize, Reply<Vec<BranchId>>),
+}
+
+/// An answer that must not be spoken before the commit.
+enum Answer {
+    Voted(Result<Voted, NotAnswered>, Reply<Voted>),
+    Settled(Result<Settled, NotAnswered>, Reply<Settled>),
+    Recovered(Result<Vec<BranchId>, NotAnswered>, Reply<Vec<BranchId>>),
+}
+
+pub(super) struct Worker {
+    calls: mpsc::Sender<Call>,
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker").finish_non_exhaustive()
+    }
+}
+
+impl Worker {
+    pub(super) fn start(store: Store, handler: Box<dyn Handler>, options: TableOptions) -> io::Result<Self> {
+        let (calls, queue) = mpsc::channel(options.queue.max(1));
+        let mut table = Table { store, handler, seen: Fence::default(), purge_at: LogTime::default(), broken: None };
+        thread::Builder::new()
+            .name("verdict-branches".to_owned())
+            .spawn(move || table.run(queue, options.batch.max(1)))?;
+        Ok(Self { calls })
+    }
+
+    pub(super) async fn prepare(&self, request: Prepare) -> Result<Voted, NotAnswered> {
+        let useless_at = Some(request.vote_timeout).filter(|left| !left.is_zero()).map(|left| Instant::now() + left);
+        self.send(|reply| Call::Prepare(request, useless_at, reply)).await
+    }
+
+    pub(super) async fn settle(&self, request: Settle, commit: bool) -> Result<Settled, NotAnswered> {
+        self.send(|reply| Call::Settle(request, commit, reply)).await
+    }
+
+    pub(super) async fn recover(&self, limit: usize) -> Result<Vec<BranchId>, NotAnswered> {
+        self.send(|reply| Call::Recover(limit, reply)).await
+    }
+
+    async fn send<T>(&self, call: impl FnOnce(Reply<T>) -> Call) -> Result<T, NotAnswered> {
+        let (reply, answer) = oneshot::channel();
+        let gone = || NotAnswered::unavailable("the branch table's thread has ended: restart the service");
+        self.calls.send(call(reply)).await.map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+}
+
+struct Table {
+    store: Store,
+    handler: Box<dyn Handler>,
+    /// The term and horizon seen; cluster and incarnation are the database's.
+    seen: Fence,
+    purge_at: LogTime,
+    /// Why nothing is answered any more.
+    broken: Option<String>,
+}
+
+impl Table {
+    fn run(&mut self, mut queue: mpsc::Receiver<Call>, batch: usize) {
+        while let Some(first) = queue.blocking_recv() {
+            let mut calls = vec![first];
+            while calls.len() < batch
+                && let Ok(call) = queue.try_recv()
+            {
+                calls.push(call);
+            }
+            self.transact(calls).into_iter().for_each(Answer::speak);
+        }
+    }
+
+    /// Runs calls in one transaction. Nothing that it did stands unless it is committed; then the answers say so.
+    fn transact(&mut self, calls: Vec<Call>) -> Vec<Answer> {
+        if let Some(broken) = &self.broken {
+            let what = format!("stopped after an earlier error, restart the service: {broken}");
+            return calls.into_iter().map(|call| call.refused(&what)).collect();
+        }
+        let mut answers = Vec::with_capacity(calls.len());
+        let mut calls = calls.into_iter();
+        match self.try_transact(&mut calls, &mut answers) {
+            Ok(()) => answers,
+            Err(Failure { what, fatal }) => {
+                tracing::error!("{what}");
+                let answers = answers.into_iter().map(|answer| answer.refused(&what));
+                let answers = answers.chain(calls.map(|call| call.refused(&what))).collect();
+                if fatal {
+                    self.broken = Some(what);
+                }
+                answers
+            }
+        }
+    }
+
+    fn try_transact(
+        &mut self,
+        calls: &mut impl Iterator<Item = Call>,
+        answers: &mut Vec<Answer>,
+    ) -> Result<(), Failure> {
+        let mut transaction = self.store.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let mut fence = store::load_fence(&transaction)?;
+        fence.horizon = fence.horizon.max(self.seen.horizon);
+        if fence.incarnation == self.seen.incarnation {
+            fence.term = self.seen.term;
+        }
+        let durable = fence;
+        for call in calls {
+            let answer = call.run(&mut transaction, &mut fence, &mut *self.handler);
+            let failure = answer.error().map(Failure::of);
+            answers.push(answer);
+            if transaction.is_autocommit() {
+                // SQLite, or a handler that must not, has ended it.
+                transaction.set_drop_behavior(DropBehavior::Ignore);
+                return Err(failure.unwrap_or(Failure { what: ENDED_EARLY.to_owned(), fatal: false }));
+            }
+            if let Some(failure) = failure.filter(|failure| failure.fatal) {
+                return Err(failure);
+            }
+        }
+        let mut purge_at = self.purge_at;
+        let mut purged = 0;
+        if fence.horizon >= purge_at {
+            purged = store::purge(&transaction, fence.horizon)?;
+            purge_at = if purged < store::PURGE { fence.horizon.plus(PURGE_EVERY_MS) } else { fence.horizon };
+        }
+        if purged > 0 || (fence.cluster, fence.incarnation) != (durable.cluster, durable.incarnation) {
+            store::save_fence(&transaction, &fence)?;
+        }
+        transaction.commit()?;
+        (self.seen, self.purge_at) = (fence, purge_at);
+        Ok(())
+    }
+}
+
+/// Why a whole transaction came to nothing.
+struct Failure {
+    what: String,
+    /// Whether what is on the disk can't be trusted any more.
+    fatal: bool,
+}
+
+impl Failure {
+    fn of(error: &rusqlite::Error) -> Self {
+        let fatal = matches!(
+            error.sqlite_error_code(),
+            Some(ErrorCode::SystemIoFailure | ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+        );
+        Self { what: describe(error), fatal }
+    }
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::of(&error)
+    }
+}
+
+impl Call {
+    fn run(self, transaction: &mut Transaction<'_>, fence: &mut Fence, handler: &mut dyn Handler) -> Answer {
+        match self {
+            Self::Prepare(request, useless_at, reply) => {
+                Answer::Voted(prepare(transaction, fence, handler, request, useless_at), reply)
+            }
+            Self::Settle(request, commit, reply) => {
+                Answer::Settled(settle(transaction, fence, handler, &request, commit), reply)
+            }
+            Self::Recover(limit, reply) => {
+                Answer::Recovered(store::in_doubt(transaction, limit).map_err(unavailable), reply)
+            }
+        }
+    }
+
+    fn refused(self, what: &str) -> Answer {
+        match self {
+            Self::Prepare(_, _, reply) => Answer::Voted(Err(NotAnswered::unavailable(what)), reply),
+            Self::Settle(_, _, reply) => Answer::Settled(Err(NotAnswered::unavailable(what)), reply),
+            Self::Recover(_, reply) => Answer::Recovered(Err(NotAnswered::unavailable(what)), reply),
+        }
+    }
+}
+
+impl Answer {
+    /// Whoever asked may be gone: then nobody hears it.
+    fn speak(self) {
+        match self {
+            Self::Voted(voted, reply) => drop(reply.send(voted)),
+            Self::Settled(settled, reply) => drop(reply.send(settled)),
+            Self::Recovered(branches, reply) => drop(reply.send(branches)),
+        }
+    }
+
+    /// The transaction failed: whatever the answer was, it is none.
+    fn refused(self, what: &str) -> Self {
+        match self {
+            Self::Voted(_, reply) => Self::Voted(Err(NotAnswered::unavailable(what)), reply),
+            Self::Settled(_, reply) => Self::Settled(Err(NotAnswered::unavailable(what)), reply),
+            Self::Recovered(_, reply) => Self::Recovered(Err(NotAnswered::unavailable(what)), reply),
+        }
+    }
+
+    /// The error of SQLite's that this call met.
+    fn error(&self) -> Option<&rusqlite::Error> {
+        let error = match self {
+            Self::Voted(voted, _) => voted.as_ref().err(),
+            Self::Settled(settled, _) => settled.as_ref().err(),
+            Self::Recovered(branches, _) => branches.as_ref().err(),
+        };
+        match error? {
+            NotAnswered::Unavailable { source: Some(source), .. } => source.downcast_ref(),
+            _ => None,
+        }
+    }
+}
+
+fn prepare(
+    transaction: &mut Transaction<'_>,
+    fence: &mut Fence,
+    handler: &mut dyn Handler,
+    request: Prepare,
+    useless_at: Option<Instant>,
+) -> Result<Voted, NotAnswered> {
+    fence.admit(&request.stamp, Purpose::Promise)?;
+    let branch = request.branch;
+    let known = store::load(transaction, branch).map_err(unavailable)?;
+    match rules::on_prepare(known.as_ref().map(|known| known.record), fence.expired(branch.xid)) {
+        OnPrepare::Answer(voted) => Ok(voted),
+        OnPrepare::RefusedBefore => {
+            let reason = known.and_then(|known| known.reason);
+            Ok(Voted::refused(reason.unwrap_or_else(|| Reason::refused("refused before", "", false))))
+        }
+        OnPrepare::Reserve if useless_at.is_some_and(|at| at <= Instant::now()) => {
+            Err(NotAnswered::unavailable("waited for the database until the vote was of no use any more"))
+        }
+        OnPrepare::Reserve => {
+            let mut savepoint = transaction.savepoint().map_err(unavailable)?;
+            let reserved = guarded(&savepoint, || handler.reserve(&savepoint, branch, &request.payload))?;
+            let (record, payload, voted) = match reserved {
+                Reservation::Reserved => (Record::Prepared, &*request.payload, Voted::PREPARED),
+                Reservation::ReadOnly => (Record::ReadOnly, &[][..], Voted::READ_ONLY),
+                Reservation::Refused(reason) => {
+                    let reason = Reason { code: ReasonCode::Refused, ..reason };
+                    (Record::Refused, &[][..], Voted::refused(reason))
+                }
+            };
+            if record != Record::Prepared {
+                savepoint.rollback().map_err(unavailable)?;
+            }
+            store::save(&savepoint, branch, record, payload, voted.reason.as_ref(), fence.horizon)
+                .map_err(unavailable)?;
+            savepoint.commit().map_err(unavailable)?;
+            Ok(voted)
+        }
+    }
+}
+
+fn settle(
+    transaction: &mut Transaction<'_>,
+    fence: &mut Fence,
+    handler: &mut dyn Handler,
+    request: &Settle,
+    commit: bool,
+) -> Result<Settled, NotAnswered> {
+    fence.admit(&request.stamp, Purpose::Outcome)?;
+    let branch = request.branch;
+    let known = store::load(transaction, branch).map_err(unavailable)?;
+    let record = known.as_ref().map(|known| known.record);
+    let step = if commit { rules::on_commit(record) } else { rules::on_rollback(record, fence.expired(branch.xid)) };
+    let finish = match step {
+        OnSettle::Answer(settled) => return Ok(settled),
+        OnSettle::Tombstone => None,
+        OnSettle::Finish => known,
+    };
+    let savepoint: Savepoint<'_> = transaction.savepoint().map_err(unavailable)?;
+    let record = if commit { Record::Committed } else { Record::RolledBack };
+    if let Some(known) = finish {
+        guarded(&savepoint, || match record {
+            Record::Committed => handler.confirm(&savepoint, branch, &known.payload),
+            _ => handler.cancel(&savepoint, branch, &known.payload),
+        })?;
+    }
+    store::save(&savepoint, branch, record, &[], None, fence.horizon).map_err(unavailable)?;
+    savepoint.commit().map_err(unavailable)?;
+    Ok(Settled::DONE)
+}
+
+/// Runs a service's code: what goes wrong in it is no reason for the others in the batch to fail.
+fn guarded<T>(database: &Connection, code: impl FnOnce() -> rusqlite::Result<T>) -> Result<T, NotAnswered> {
+    let result = catch_unwind(AssertUnwindSafe(code));
+    match result {
+        Ok(Ok(_)) if database.is_autocommit() => Err(NotAnswered::unavailable(ENDED_EARLY)),
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(error)) => Err(unavailable(error)),
+        Err(_) => Err(NotAnswered::unavailable("the service's code panicked: see its log")),
+    }
+}
+
+fn unavailable(error: rusqlite::Error) -> NotAnswered {
+    NotAnswered::Unavailable { what: describe(&error), source: Some(Box::<dyn Error + Send + Sync>::from(error)) }
+}
+
+/// What went wrong and what to do about it.
+fn describe(error: &rusqlite::Error) -> String {
+    let what = match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => "the disk with the participant's database is full: make room",
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            "the participant's database is locked by another connection: keep its write transactions short"
+        }
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            "the participant's database is damaged: restore it"
+        }
+        Some(ErrorCode::SystemIoFailure) => {
+            "the participant's database can't be read or written: check its disk, then restart the service"
+        }
+        Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
+            "the participant's database can't be written: check its owner and mode"
+        }
+        _ => "the participant's database reported an error",
+    };
+    format!("{what} ({error})")
+}

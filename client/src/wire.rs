@@ -1,0 +1,498 @@
+//! Between the wire's types and the domain's, in one place, for the client, participants and the server alike.
+//!
+//! What comes in is parsed once, into types that can't be malformed; a [`WireError`] names the field.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Message as _;
+use thiserror::Error;
+use tonic::{Code, Status};
+use verdict_proto::v1;
+use verdict_protocol::{
+    BranchId, ClusterId, IdError, LogTime, Outcome, Reason, ReasonCode, ResourceName, Settlement, Vote, Xid,
+};
+
+use crate::{
+    Branch, BranchStatus, ClusterStatus, Decision, NodeStatus, Order, Page, State, TransactionStatus,
+    participant::{NotAnswered, Prepare, Settle, Settled, Stamp, Voted},
+};
+
+/// Reply metadata: the leader's node id, decimal.
+pub const LEADER: &str = "verdict-leader";
+/// Reply metadata: where the leader serves clients, `host:port`.
+pub const LEADER_ADDRESS: &str = "verdict-leader-address";
+
+/// A message that cannot be what its sender meant.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum WireError {
+    #[error("{field} is missing")]
+    Missing { field: &'static str },
+    #[error("{field} has no meaning for {value}")]
+    Meaningless { field: &'static str, value: i32 },
+    #[error("a cluster id is 16 bytes, this has {0}")]
+    Cluster(usize),
+    #[error(transparent)]
+    Id(#[from] IdError),
+}
+
+impl From<WireError> for Status {
+    /// Without details: whoever answers for a cluster adds an [`v1::ErrorDetail`] with [`status`].
+    fn from(error: WireError) -> Self {
+        Self::invalid_argument(error.to_string())
+    }
+}
+
+/// Becomes a message.
+pub trait ToWire {
+    type Wire;
+    fn to_wire(self) -> Self::Wire;
+}
+
+/// Is parsed from a message.
+pub trait FromWire<W>: Sized {
+    /// # Errors
+    /// [`WireError`] names the field that makes no sense.
+    fn from_wire(wire: W) -> Result<Self, WireError>;
+}
+
+/// A gRPC error with its detail.
+#[must_use]
+pub fn status(code: Code, text: impl Into<String>, detail: &v1::ErrorDetail) -> Status {
+    Status::with_details(code, text, detail.encode_to_vec().into())
+}
+
+/// The detail of a gRPC error, if it came from Verdict and not from the transport or something in between.
+#[must_use]
+pub fn detail(status: &Status) -> Option<v1::ErrorDetail> {
+    if status.details().is_empty() {
+        return None;
+    }
+    v1::ErrorDetail::decode(status.details()).ok()
+}
+
+fn present<T>(field: &'static str, value: Option<T>) -> Result<T, WireError> {
+    value.ok_or(WireError::Missing { field })
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl ToWire for Xid {
+    type Wire = Bytes;
+
+    fn to_wire(self) -> Bytes {
+        Bytes::copy_from_slice(self.as_bytes())
+    }
+}
+
+impl FromWire<Bytes> for Xid {
+    fn from_wire(wire: Bytes) -> Result<Self, WireError> {
+        Ok(Self::from_slice(&wire)?)
+    }
+}
+
+impl ToWire for BranchId {
+    type Wire = v1::BranchId;
+
+    fn to_wire(self) -> v1::BranchId {
+        v1::BranchId { xid: self.xid.to_wire(), number: self.number }
+    }
+}
+
+impl FromWire<v1::BranchId> for BranchId {
+    fn from_wire(wire: v1::BranchId) -> Result<Self, WireError> {
+        Ok(Self { xid: Xid::from_wire(wire.xid)?, number: wire.number })
+    }
+}
+
+impl FromWire<Option<v1::BranchId>> for BranchId {
+    fn from_wire(wire: Option<v1::BranchId>) -> Result<Self, WireError> {
+        Self::from_wire(present("branch", wire)?)
+    }
+}
+
+impl ToWire for Vote {
+    type Wire = v1::Vote;
+
+    fn to_wire(self) -> v1::Vote {
+        match self {
+            Self::Prepared => v1::Vote::Prepared,
+            Self::ReadOnly => v1::Vote::ReadOnly,
+            Self::Refused => v1::Vote::Refused,
+        }
+    }
+}
+
+impl FromWire<i32> for Vote {
+    fn from_wire(wire: i32) -> Result<Self, WireError> {
+        Option::from_wire(wire)?.ok_or(WireError::Missing { field: "vote" })
+    }
+}
+
+/// Unspecified is none.
+impl FromWire<i32> for Option<Vote> {
+    fn from_wire(wire: i32) -> Result<Self, WireError> {
+        match v1::Vote::try_from(wire) {
+            Ok(v1::Vote::Unspecified) => Ok(None),
+            Ok(v1::Vote::Prepared) => Ok(Some(Vote::Prepared)),
+            Ok(v1::Vote::ReadOnly) => Ok(Some(Vote::ReadOnly)),
+            Ok(v1::Vote::Refused) => Ok(Some(Vote::Refused)),
+            Err(_) => Err(WireError::Meaningless { field: "vote", value: wire }),
+        }
+    }
+}
+
+impl ToWire for Outcome {
+    type Wire = v1::Outcome;
+
+    fn to_wire(self) -> v1::Outcome {
+        match self {
+            Self::Committed => v1::Outcome::Committed,
+            Self::Aborted => v1::Outcome::Aborted,
+        }
+    }
+}
+
+/// Unspecified is none.
+impl FromWire<i32> for Option<Outcome> {
+    fn from_wire(wire: i32) -> Result<Self, WireError> {
+        match v1::Outcome::try_from(wire) {
+            Ok(v1::Outcome::Unspecified) => Ok(None),
+            Ok(v1::Outcome::Committed) => Ok(Some(Outcome::Committed)),
+            Ok(v1::Outcome::Aborted) => Ok(Some(Outcome::Aborted)),
+            Err(_) => Err(WireError::Meaningless { field: "outcome", value: wire }),
+        }
+    }
+}
+
+impl ToWire for Settlement {
+    type Wire = v1::Settlement;
+
+    fn to_wire(self) -> v1::Settlement {
+        match self {
+            Self::Done => v1::Settlement::Done,
+            Self::HeuristicCommit => v1::Settlement::HeuristicCommit,
+            Self::HeuristicRollback => v1::Settlement::HeuristicRollback,
+            Self::HeuristicMixed => v1::Settlement::HeuristicMixed,
+            Self::HeuristicHazard => v1::Settlement::HeuristicHazard,
+        }
+    }
+}
+
+/// Unspecified is none.
+impl FromWire<i32> for Option<Settlement> {
+    fn from_wire(wire: i32) -> Result<Self, WireError> {
+        match v1::Settlement::try_from(wire) {
+            Ok(v1::Settlement::Unspecified) => Ok(None),
+            Ok(v1::Settlement::Done) => Ok(Some(Settlement::Done)),
+            Ok(v1::Settlement::HeuristicCommit) => Ok(Some(Settlement::HeuristicCommit)),
+            Ok(v1::Settlement::HeuristicRollback) => Ok(Some(Settlement::HeuristicRollback)),
+            Ok(v1::Settlement::HeuristicMixed) => Ok(Some(Settlement::HeuristicMixed)),
+            Ok(v1::Settlement::HeuristicHazard) => Ok(Some(Settlement::HeuristicHazard)),
+            Err(_) => Err(WireError::Meaningless { field: "settlement", value: wire }),
+        }
+    }
+}
+
+impl FromWire<i32> for State {
+    fn from_wire(wire: i32) -> Result<Self, WireError> {
+        match v1::State::try_from(wire) {
+            Ok(v1::State::Active) => Ok(Self::Active),
+            Ok(v1::State::Voting) => Ok(Self::Voting),
+            Ok(v1::State::Decided) => Ok(Self::Decided),
+            Ok(v1::State::Ended) => Ok(Self::Ended),
+            Ok(v1::State::Expired) => Ok(Self::Expired),
+            Ok(v1::State::Unknown) => Ok(Self::Unknown),
+            Ok(v1::State::Unspecified) => Err(WireError::Missing { field: "state" }),
+            Err(_) => Err(WireError::Meaningless { field: "state", value: wire }),
+        }
+    }
+}
+
+impl ToWire for Reason {
+    type Wire = v1::Reason;
+
+    fn to_wire(self) -> v1::Reason {
+        v1::Reason {
+            code: self.code.to_string(),
+            text: self.text,
+            source_code: self.source_code,
+            retryable: self.retryable,
+        }
+    }
+}
+
+/// Never fails: a code of a newer version becomes REFUSED, with the code in front of the text.
+impl FromWire<v1::Reason> for Reason {
+    fn from_wire(wire: v1::Reason) -> Result<Self, WireError> {
+        let v1::Reason { code, text, source_code, retryable } = wire;
+        let known = match code.as_str() {
+            "DEADLINE" => Some(ReasonCode::Deadline),
+            "TIMEOUT" => Some(ReasonCode::Timeout),
+            "ROLLBACK" => Some(ReasonCode::Rollback),
+            "REFUSED" | "" => Some(ReasonCode::Refused),
+            "SKEWED" => Some(ReasonCode::Skewed),
+            "LIMIT" => Some(ReasonCode::Limit),
+            "PRESUMED" => Some(ReasonCode::Presumed),
+            _ => None,
+        };
+        let text = if known.is_some() { text } else { format!("{code}: {text}") };
+        Ok(Self { code: known.unwrap_or(ReasonCode::Refused), ..Self::refused(text, source_code, retryable) })
+    }
+}
+
+fn reason(wire: Option<v1::Reason>) -> Result<Option<Reason>, WireError> {
+    wire.map(Reason::from_wire).transpose()
+}
+
+impl ToWire for ClusterId {
+    type Wire = Bytes;
+
+    fn to_wire(self) -> Bytes {
+        Bytes::copy_from_slice(&self.0)
+    }
+}
+
+impl FromWire<Bytes> for ClusterId {
+    fn from_wire(wire: Bytes) -> Result<Self, WireError> {
+        wire.as_ref().try_into().map(Self).map_err(|_| WireError::Cluster(wire.len()))
+    }
+}
+
+impl ToWire for Stamp {
+    type Wire = v1::Stamp;
+
+    fn to_wire(self) -> v1::Stamp {
+        v1::Stamp {
+            cluster: self.cluster.to_wire(),
+            incarnation: self.incarnation,
+            term: self.term,
+            horizon_ms: self.horizon.as_millis(),
+        }
+    }
+}
+
+impl FromWire<Option<v1::Stamp>> for Stamp {
+    fn from_wire(wire: Option<v1::Stamp>) -> Result<Self, WireError> {
+        let v1::Stamp { cluster, incarnation, term, horizon_ms } = present("stamp", wire)?;
+        Ok(Self {
+            cluster: ClusterId::from_wire(cluster)?,
+            incarnation,
+            term,
+            horizon: LogTime::from_millis(horizon_ms),
+        })
+    }
+}
+
+impl ToWire for Prepare {
+    type Wire = v1::PrepareRequest;
+
+    fn to_wire(self) -> v1::PrepareRequest {
+        v1::PrepareRequest {
+            stamp: Some(self.stamp.to_wire()),
+            branch: Some(self.branch.to_wire()),
+            resource: self.resource.into(),
+            payload: self.payload,
+            vote_timeout_ms: millis(self.vote_timeout),
+        }
+    }
+}
+
+impl FromWire<v1::PrepareRequest> for Prepare {
+    fn from_wire(wire: v1::PrepareRequest) -> Result<Self, WireError> {
+        Ok(Self {
+            stamp: Stamp::from_wire(wire.stamp)?,
+            branch: BranchId::from_wire(wire.branch)?,
+            resource: ResourceName::try_from(wire.resource)?,
+            payload: wire.payload,
+            vote_timeout: Duration::from_millis(wire.vote_timeout_ms),
+        })
+    }
+}
+
+impl ToWire for Settle {
+    type Wire = v1::SettleRequest;
+
+    fn to_wire(self) -> v1::SettleRequest {
+        v1::SettleRequest {
+            stamp: Some(self.stamp.to_wire()),
+            branch: Some(self.branch.to_wire()),
+            resource: self.resource.into(),
+            payload: self.payload,
+        }
+    }
+}
+
+impl FromWire<v1::SettleRequest> for Settle {
+    fn from_wire(wire: v1::SettleRequest) -> Result<Self, WireError> {
+        Ok(Self {
+            stamp: Stamp::from_wire(wire.stamp)?,
+            branch: BranchId::from_wire(wire.branch)?,
+            resource: ResourceName::try_from(wire.resource)?,
+            payload: wire.payload,
+        })
+    }
+}
+
+impl ToWire for Voted {
+    type Wire = v1::PrepareResponse;
+
+    fn to_wire(self) -> v1::PrepareResponse {
+        v1::PrepareResponse { vote: self.vote.to_wire().into(), reason: self.reason.map(ToWire::to_wire) }
+    }
+}
+
+impl FromWire<v1::PrepareResponse> for Voted {
+    fn from_wire(wire: v1::PrepareResponse) -> Result<Self, WireError> {
+        Ok(Self { vote: Vote::from_wire(wire.vote)?, reason: reason(wire.reason)? })
+    }
+}
+
+impl ToWire for Settled {
+    type Wire = v1::SettleResponse;
+
+    fn to_wire(self) -> v1::SettleResponse {
+        v1::SettleResponse { settlement: self.settlement.to_wire().into(), reason: self.reason.map(ToWire::to_wire) }
+    }
+}
+
+impl FromWire<v1::SettleResponse> for Settled {
+    fn from_wire(wire: v1::SettleResponse) -> Result<Self, WireError> {
+        let settlement = Option::from_wire(wire.settlement)?;
+        Ok(Self { settlement: present("settlement", settlement)?, reason: reason(wire.reason)? })
+    }
+}
+
+impl From<NotAnswered> for Status {
+    fn from(error: NotAnswered) -> Self {
+        let mut text = error.to_string();
+        let mut source = std::error::Error::source(&error);
+        while let Some(cause) = source {
+            text = format!("{text}: {cause}");
+            source = cause.source();
+        }
+        match error {
+            NotAnswered::Unavailable { .. } => Self::unavailable(text),
+            NotAnswered::WrongCluster { .. } | NotAnswered::StaleIncarnation { .. } | NotAnswered::StaleTerm { .. } => {
+                Self::failed_precondition(text)
+            }
+        }
+    }
+}
+
+impl ToWire for Branch {
+    type Wire = v1::Branch;
+
+    fn to_wire(self) -> v1::Branch {
+        let (vote, reason) = match self.vote {
+            None => (v1::Vote::Unspecified, None),
+            Some(Voted { vote, reason }) => (vote.to_wire(), reason.map(ToWire::to_wire)),
+        };
+        v1::Branch {
+            number: self.number,
+            resource: self.resource.into(),
+            payload: self.payload,
+            vote: vote.into(),
+            reason,
+        }
+    }
+}
+
+impl FromWire<v1::Branch> for Branch {
+    fn from_wire(wire: v1::Branch) -> Result<Self, WireError> {
+        let reason = reason(wire.reason)?;
+        let vote: Option<Vote> = Option::from_wire(wire.vote)?;
+        Ok(Self {
+            number: wire.number,
+            resource: ResourceName::try_from(wire.resource)?,
+            payload: wire.payload,
+            vote: vote.map(|vote| Voted { vote, reason }),
+        })
+    }
+}
+
+impl FromWire<v1::BranchStatus> for BranchStatus {
+    fn from_wire(wire: v1::BranchStatus) -> Result<Self, WireError> {
+        Ok(Self {
+            number: wire.number,
+            resource: ResourceName::try_from(wire.resource)?,
+            vote: Option::from_wire(wire.vote)?,
+            reason: reason(wire.reason)?,
+            settlement: Option::from_wire(wire.settlement)?,
+            last_error: wire.last_error,
+        })
+    }
+}
+
+impl FromWire<v1::TransactionStatus> for TransactionStatus {
+    fn from_wire(wire: v1::TransactionStatus) -> Result<Self, WireError> {
+        let xid = Xid::from_wire(wire.xid)?;
+        let branches = wire.branches.into_iter().map(BranchStatus::from_wire).collect::<Result<_, _>>()?;
+        let outcome: Option<Outcome> = Option::from_wire(wire.outcome)?;
+        let reason = reason(wire.reason)?;
+        Ok(Self {
+            xid,
+            state: State::from_wire(wire.state)?,
+            decision: outcome.map(|outcome| Decision { xid, outcome, reason, log_index: wire.log_index }),
+            branches,
+            age: Duration::from_millis(wire.age_ms),
+        })
+    }
+}
+
+impl FromWire<v1::ListResponse> for Page {
+    fn from_wire(wire: v1::ListResponse) -> Result<Self, WireError> {
+        let transactions = wire.transactions.into_iter().map(TransactionStatus::from_wire).collect::<Result<_, _>>()?;
+        Ok(Self { transactions, more: wire.more })
+    }
+}
+
+impl FromWire<v1::BranchOrder> for Order {
+    fn from_wire(wire: v1::BranchOrder) -> Result<Self, WireError> {
+        use v1::branch_order::Order as Wire;
+        match Wire::try_from(wire.order) {
+            Ok(Wire::Wait) => Ok(Self::Wait { retry_after: Duration::from_millis(wire.retry_after_ms) }),
+            Ok(Wire::Commit) => Ok(Self::Commit(Stamp::from_wire(wire.stamp)?)),
+            Ok(Wire::Rollback) => Ok(Self::Rollback(Stamp::from_wire(wire.stamp)?)),
+            Ok(Wire::Unspecified) => Err(WireError::Missing { field: "order" }),
+            Err(_) => Err(WireError::Meaningless { field: "order", value: wire.order }),
+        }
+    }
+}
+
+impl FromWire<v1::ClusterStatusResponse> for ClusterStatus {
+    fn from_wire(wire: v1::ClusterStatusResponse) -> Result<Self, WireError> {
+        Ok(Self {
+            node: wire.node,
+            leader: Some(wire.leader).filter(|leader| *leader != 0),
+            term: wire.term,
+            // A node that has not heard of its cluster's founding yet sends none.
+            cluster: if wire.cluster.is_empty() { None } else { Some(ClusterId::from_wire(wire.cluster)?) },
+            incarnation: wire.incarnation,
+            nodes: wire
+                .nodes
+                .into_iter()
+                .map(|node| NodeStatus {
+                    node: node.node,
+                    address: node.address,
+                    voter: node.voter,
+                    matched_index: node.matched_index,
+                })
+                .collect(),
+            last_index: wire.last_index,
+            applied_index: wire.applied_index,
+            log_time: LogTime::from_millis(wire.log_time_ms),
+            open_transactions: wire.open_transactions,
+            in_doubt: wire.in_doubt,
+            ended_transactions: wire.ended_transactions,
+        })
+    }
+}
+
+impl FromWire<v1::RecoverResponse> for Vec<BranchId> {
+    fn from_wire(wire: v1::RecoverResponse) -> Result<Self, WireError> {
+        wire.prepared.into_iter().map(BranchId::from_wire).collect()
+    }
+}
