@@ -10,11 +10,12 @@ use thiserror::Error;
 use tonic::{Code, Status};
 use verdict_proto::v1;
 use verdict_protocol::{
-    BranchId, ClusterId, IdError, LogTime, Outcome, Reason, ReasonCode, ResourceName, Settlement, Vote, Xid,
+    BranchId, ClusterId, IdError, ListedBranch, LogTime, NewBranch, Outcome, Reason, ReasonCode, ResourceName,
+    Settlement, State, Vote, Xid,
 };
 
 use crate::{
-    Branch, BranchStatus, ClusterStatus, Decision, NodeStatus, Order, Page, State, TransactionStatus,
+    Branch, BranchStatus, ClusterStatus, Decision, NodeStatus, Order, Page, TransactionStatus,
     participant::{NotAnswered, Prepare, Settle, Settled, Stamp, Voted},
 };
 
@@ -113,103 +114,41 @@ impl FromWire<Option<v1::BranchId>> for BranchId {
     }
 }
 
-impl ToWire for Vote {
-    type Wire = v1::Vote;
+/// An enum of the domain and its twin on the wire. On the wire unspecified is none, which the plain type refuses.
+macro_rules! twins {
+    ($domain:ident, $field:literal, $($case:ident),+) => {
+        impl ToWire for $domain {
+            type Wire = v1::$domain;
 
-    fn to_wire(self) -> v1::Vote {
-        match self {
-            Self::Prepared => v1::Vote::Prepared,
-            Self::ReadOnly => v1::Vote::ReadOnly,
-            Self::Refused => v1::Vote::Refused,
+            fn to_wire(self) -> v1::$domain {
+                match self {
+                    $(Self::$case => v1::$domain::$case,)+
+                }
+            }
         }
-    }
-}
 
-impl FromWire<i32> for Vote {
-    fn from_wire(wire: i32) -> Result<Self, WireError> {
-        Option::from_wire(wire)?.ok_or(WireError::Missing { field: "vote" })
-    }
-}
-
-/// Unspecified is none.
-impl FromWire<i32> for Option<Vote> {
-    fn from_wire(wire: i32) -> Result<Self, WireError> {
-        match v1::Vote::try_from(wire) {
-            Ok(v1::Vote::Unspecified) => Ok(None),
-            Ok(v1::Vote::Prepared) => Ok(Some(Vote::Prepared)),
-            Ok(v1::Vote::ReadOnly) => Ok(Some(Vote::ReadOnly)),
-            Ok(v1::Vote::Refused) => Ok(Some(Vote::Refused)),
-            Err(_) => Err(WireError::Meaningless { field: "vote", value: wire }),
+        impl FromWire<i32> for Option<$domain> {
+            fn from_wire(wire: i32) -> Result<Self, WireError> {
+                match v1::$domain::try_from(wire) {
+                    Ok(v1::$domain::Unspecified) => Ok(None),
+                    $(Ok(v1::$domain::$case) => Ok(Some($domain::$case)),)+
+                    Err(_) => Err(WireError::Meaningless { field: $field, value: wire }),
+                }
+            }
         }
-    }
-}
 
-impl ToWire for Outcome {
-    type Wire = v1::Outcome;
-
-    fn to_wire(self) -> v1::Outcome {
-        match self {
-            Self::Committed => v1::Outcome::Committed,
-            Self::Aborted => v1::Outcome::Aborted,
+        impl FromWire<i32> for $domain {
+            fn from_wire(wire: i32) -> Result<Self, WireError> {
+                present($field, Option::from_wire(wire)?)
+            }
         }
-    }
+    };
 }
 
-/// Unspecified is none.
-impl FromWire<i32> for Option<Outcome> {
-    fn from_wire(wire: i32) -> Result<Self, WireError> {
-        match v1::Outcome::try_from(wire) {
-            Ok(v1::Outcome::Unspecified) => Ok(None),
-            Ok(v1::Outcome::Committed) => Ok(Some(Outcome::Committed)),
-            Ok(v1::Outcome::Aborted) => Ok(Some(Outcome::Aborted)),
-            Err(_) => Err(WireError::Meaningless { field: "outcome", value: wire }),
-        }
-    }
-}
-
-impl ToWire for Settlement {
-    type Wire = v1::Settlement;
-
-    fn to_wire(self) -> v1::Settlement {
-        match self {
-            Self::Done => v1::Settlement::Done,
-            Self::HeuristicCommit => v1::Settlement::HeuristicCommit,
-            Self::HeuristicRollback => v1::Settlement::HeuristicRollback,
-            Self::HeuristicMixed => v1::Settlement::HeuristicMixed,
-            Self::HeuristicHazard => v1::Settlement::HeuristicHazard,
-        }
-    }
-}
-
-/// Unspecified is none.
-impl FromWire<i32> for Option<Settlement> {
-    fn from_wire(wire: i32) -> Result<Self, WireError> {
-        match v1::Settlement::try_from(wire) {
-            Ok(v1::Settlement::Unspecified) => Ok(None),
-            Ok(v1::Settlement::Done) => Ok(Some(Settlement::Done)),
-            Ok(v1::Settlement::HeuristicCommit) => Ok(Some(Settlement::HeuristicCommit)),
-            Ok(v1::Settlement::HeuristicRollback) => Ok(Some(Settlement::HeuristicRollback)),
-            Ok(v1::Settlement::HeuristicMixed) => Ok(Some(Settlement::HeuristicMixed)),
-            Ok(v1::Settlement::HeuristicHazard) => Ok(Some(Settlement::HeuristicHazard)),
-            Err(_) => Err(WireError::Meaningless { field: "settlement", value: wire }),
-        }
-    }
-}
-
-impl FromWire<i32> for State {
-    fn from_wire(wire: i32) -> Result<Self, WireError> {
-        match v1::State::try_from(wire) {
-            Ok(v1::State::Active) => Ok(Self::Active),
-            Ok(v1::State::Voting) => Ok(Self::Voting),
-            Ok(v1::State::Decided) => Ok(Self::Decided),
-            Ok(v1::State::Ended) => Ok(Self::Ended),
-            Ok(v1::State::Expired) => Ok(Self::Expired),
-            Ok(v1::State::Unknown) => Ok(Self::Unknown),
-            Ok(v1::State::Unspecified) => Err(WireError::Missing { field: "state" }),
-            Err(_) => Err(WireError::Meaningless { field: "state", value: wire }),
-        }
-    }
-}
+twins!(Vote, "vote", Prepared, ReadOnly, Refused);
+twins!(Outcome, "outcome", Committed, Aborted);
+twins!(State, "state", Active, Voting, Decided, Ended, Expired, Unknown);
+twins!(Settlement, "settlement", Done, HeuristicCommit, HeuristicRollback, HeuristicMixed, HeuristicHazard);
 
 impl ToWire for Reason {
     type Wire = v1::Reason;
@@ -360,8 +299,7 @@ impl ToWire for Settled {
 
 impl FromWire<v1::SettleResponse> for Settled {
     fn from_wire(wire: v1::SettleResponse) -> Result<Self, WireError> {
-        let settlement = Option::from_wire(wire.settlement)?;
-        Ok(Self { settlement: present("settlement", settlement)?, reason: reason(wire.reason)? })
+        Ok(Self { settlement: Settlement::from_wire(wire.settlement)?, reason: reason(wire.reason)? })
     }
 }
 
@@ -410,6 +348,29 @@ impl FromWire<v1::Branch> for Branch {
             payload: wire.payload,
             vote: vote.map(|vote| Voted { vote, reason }),
         })
+    }
+}
+
+/// A branch as Enlist registers it; a vote has no meaning there.
+impl FromWire<v1::Branch> for NewBranch {
+    fn from_wire(wire: v1::Branch) -> Result<Self, WireError> {
+        let Branch { number, resource, payload, vote } = Branch::from_wire(wire)?;
+        match vote {
+            None => Ok(Self { number, resource, payload }),
+            Some(voted) => Err(WireError::Meaningless {
+                field: "the vote of an enlisted branch",
+                value: voted.vote.to_wire().into(),
+            }),
+        }
+    }
+}
+
+/// A branch as Commit lists it.
+impl FromWire<v1::Branch> for ListedBranch {
+    fn from_wire(wire: v1::Branch) -> Result<Self, WireError> {
+        let Branch { number, resource, payload, vote } = Branch::from_wire(wire)?;
+        let branch = NewBranch { number, resource, payload };
+        Ok(Self { branch, vote: vote.map(|voted| (voted.vote, voted.reason)) })
     }
 }
 

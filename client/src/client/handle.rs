@@ -5,11 +5,11 @@ use std::{sync::Arc, time::Duration};
 use verdict_proto::v1::{
     self, branches_client::BranchesClient, operator_client::OperatorClient, transactions_client::TransactionsClient,
 };
-use verdict_protocol::{BranchId, Xid};
+use verdict_protocol::{BranchId, State, Xid};
 
 use super::{
-    CallError, Clock, ClusterStatus, Decision, ListQuery, Options, OptionsError, Order, Page, RefusalCode, State,
-    Transaction, TransactionStatus,
+    CallError, Clock, ClusterStatus, Decision, ListQuery, Options, OptionsError, Order, Page, RefusalCode, Transaction,
+    TransactionStatus,
     call::{Caller, NoAnswer},
 };
 use crate::{

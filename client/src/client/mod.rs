@@ -16,8 +16,6 @@ pub use self::{
     error::{CallError, RefusalCode},
     handle::Verdict,
     options::{Backoff, Clock, Options, OptionsError, SystemClock},
-    status::{
-        Branch, BranchStatus, ClusterStatus, Decision, ListQuery, NodeStatus, Order, Page, State, TransactionStatus,
-    },
+    status::{Branch, BranchStatus, ClusterStatus, Decision, ListQuery, NodeStatus, Order, Page, TransactionStatus},
     transaction::Transaction,
 };

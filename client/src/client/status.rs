@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use verdict_protocol::{BranchNumber, ClusterId, LogTime, Outcome, Reason, ResourceName, Settlement, Vote, Xid};
+use verdict_protocol::{BranchNumber, ClusterId, LogTime, Outcome, Reason, ResourceName, Settlement, State, Vote, Xid};
 
 use crate::participant::{Stamp, Voted};
 
@@ -27,20 +27,6 @@ pub struct Decision {
     pub reason: Option<Reason>,
     /// Where in the replicated log the outcome stands.
     pub log_index: u64,
-}
-
-/// How far a transaction has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum State {
-    Active,
-    Voting,
-    /// The outcome is fixed; some branches have not acknowledged it yet.
-    Decided,
-    /// Every branch is settled; nothing but the outcome is kept.
-    Ended,
-    /// Will not commit from now on; whether it did is no longer kept.
-    Expired,
-    Unknown,
 }
 
 /// All that is known of a transaction.
