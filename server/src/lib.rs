@@ -10,6 +10,21 @@
 //! The library runs unchanged in simulation: time, chance, disk and links come in through [`Seams`]. What a process
 //! needs besides (configuration files, signals, health, reflection) is the binary's.
 
+mod engine;
+mod leadership;
+mod machine;
+mod node;
 mod options;
+mod outbound;
+mod peers;
+mod proposer;
+mod rpc;
+mod seams;
+mod tasks;
+mod walls;
+mod wire;
 
+pub use node::{Node, StartError};
+pub use rpc::Services;
+pub use seams::{GrpcLinks, Links, Participants, Seams};
 pub use options::{LogOptions, Options, OptionsError};

@@ -1,0 +1,104 @@
+//! Asking and telling participants. Each call is a task of its own that brings back an event, whatever becomes of it.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tokio::time::timeout;
+use verdict_client::participant::{Prepare, Settle, Stamp};
+use verdict_protocol::{BranchId, Event, Outcome, Recorded, ResourceName};
+
+use crate::{engine::Engine, seams::Participants, tasks::Tasks};
+
+/// How long one attempt to tell may take before it is made again.
+const TELL_WITHIN: Duration = Duration::from_secs(2);
+/// How long one attempt to ask may take at least: a participant that is slow to prepare is not asked twice for it.
+const ASK_WITHIN: Duration = Duration::from_secs(2);
+
+/// The participants. Calls under way are bounded by the branches of open transactions, one each.
+#[derive(Debug)]
+pub(crate) struct Outbound {
+    participants: Participants,
+    tasks: Tasks,
+}
+
+impl Outbound {
+    pub(crate) fn new(participants: Participants, tasks: Tasks) -> Self {
+        Self { participants, tasks }
+    }
+
+    pub(crate) fn knows(&self, resource: &ResourceName) -> bool {
+        self.participants.contains_key(resource)
+    }
+
+    /// Asks a branch to prepare.
+    pub(crate) fn ask(
+        &self,
+        engine: Arc<Engine>,
+        stamp: Stamp,
+        branch: BranchId,
+        resource: ResourceName,
+        payload: Bytes,
+        within_ms: u64,
+    ) {
+        let participant = self.participants.get(&resource).cloned();
+        self.tasks.spawn(async move {
+            let Some(participant) = participant else {
+                return engine.handle(Event::NotAsked { branch, error: unknown(&resource) });
+            };
+            let vote_timeout = Duration::from_millis(within_ms);
+            let request = Prepare { stamp, branch, resource, payload, vote_timeout };
+            // A third of what is left: an answer that got lost leaves time to ask again.
+            let within = vote_timeout.min(ASK_WITHIN.max(vote_timeout / 3));
+            engine.handle(match timeout(within, participant.prepare(request)).await {
+                Ok(Ok(voted)) => Event::Voted { branch, vote: voted.vote, reason: voted.reason },
+                Ok(Err(error)) => Event::NotAsked { branch, error: chain(&error) },
+                Err(_) => Event::NotAsked { branch, error: format!("no vote within {within:?}") },
+            });
+        });
+    }
+
+    /// Tells a branch its outcome.
+    pub(crate) fn tell(
+        &self,
+        engine: Arc<Engine>,
+        stamp: Stamp,
+        branch: BranchId,
+        resource: ResourceName,
+        payload: Bytes,
+        outcome: Recorded<Outcome>,
+    ) {
+        let participant = self.participants.get(&resource).cloned();
+        self.tasks.spawn(async move {
+            let Some(participant) = participant else {
+                return engine.handle(Event::NotTold { branch, error: unknown(&resource) });
+            };
+            let request = Settle { stamp, branch, resource, payload };
+            let told = async {
+                match outcome.value() {
+                    Outcome::Committed => participant.commit(request).await,
+                    Outcome::Aborted => participant.rollback(request).await,
+                }
+            };
+            engine.handle(match timeout(TELL_WITHIN, told).await {
+                Ok(Ok(settled)) => Event::Acknowledged { branch, settlement: settled.settlement },
+                Ok(Err(error)) => Event::NotTold { branch, error: chain(&error) },
+                Err(_) => Event::NotTold { branch, error: format!("no acknowledgement within {TELL_WITHIN:?}") },
+            });
+        });
+    }
+}
+
+fn unknown(resource: &ResourceName) -> String {
+    format!("resource {resource} is not in this node's configuration: add its endpoint to [resources]")
+}
+
+/// An error with its causes, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

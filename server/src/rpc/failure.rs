@@ -1,0 +1,88 @@
+//! Every way in which a call is not answered, and its form on the wire. One table.
+
+use thiserror::Error;
+use tonic::{Code, Status};
+use verdict_client::wire;
+use verdict_proto::v1::{ErrorDetail, error_detail::Code as Detail};
+use verdict_protocol::Refusal;
+use verdict_raft_log::{NodeId, ReadError, TransferError};
+
+/// How long a client waits before it asks again while a leader is being elected, in milliseconds.
+const ELECTION_MS: u64 = 100;
+/// How long it waits when a limit was reached, in milliseconds.
+const OVERLOAD_MS: u64 = 200;
+
+/// Why a call has no answer.
+#[derive(Debug, Error)]
+pub(crate) enum Failure {
+    #[error("no leader is known: ask again, here or at another node")]
+    NoLeader,
+    #[error("the leader was lost while it worked on this: it may or may not have taken effect; ask again")]
+    Interrupted,
+    #[error("{0}")]
+    Invalid(String),
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error("this node works on {limit} calls already: ask again, or raise limits.calls")]
+    TooManyCalls { limit: usize },
+    #[error("this node has stopped: {reason}")]
+    Stopped { reason: String },
+    #[error("{0}")]
+    NotTransferred(String),
+    /// What the leader said to a forwarded call.
+    #[error("{0}")]
+    Forwarded(Status),
+}
+
+impl From<ReadError> for Failure {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::NotLeader { .. } | ReadError::TimedOut => Self::NoLeader,
+            ReadError::Stopped { reason } => Self::Stopped { reason },
+        }
+    }
+}
+
+impl From<TransferError> for Failure {
+    fn from(error: TransferError) -> Self {
+        match error {
+            TransferError::NotLeader { .. } => Self::NoLeader,
+            TransferError::Stopped { reason } => Self::Stopped { reason },
+            error @ (TransferError::NoSuchNode(_) | TransferError::TimedOut) => Self::NotTransferred(error.to_string()),
+        }
+    }
+}
+
+impl Failure {
+    /// As a gRPC error that names the leader, as far as it is known.
+    pub(crate) fn into_status(self, leader: Option<(NodeId, &str)>) -> Status {
+        let text = self.to_string();
+        let (code, detail, retry_after_ms) = match self {
+            Self::NoLeader => (Code::Unavailable, Detail::NotLeader, ELECTION_MS),
+            Self::Interrupted => (Code::Unavailable, Detail::Interrupted, 0),
+            Self::Invalid(_) => (Code::InvalidArgument, Detail::Invalid, 0),
+            Self::Refused(refusal) => refused(&refusal),
+            Self::TooManyCalls { .. } => (Code::ResourceExhausted, Detail::Overloaded, OVERLOAD_MS),
+            Self::Stopped { .. } => (Code::Unavailable, Detail::Storage, ELECTION_MS),
+            Self::NotTransferred(_) => (Code::FailedPrecondition, Detail::Invalid, 0),
+            Self::Forwarded(status) => return status,
+        };
+        let (leader, leader_address) = leader.unwrap_or((NodeId(0), ""));
+        let detail =
+            ErrorDetail { code: detail.into(), leader: leader.0, leader_address: leader_address.to_owned(), retry_after_ms };
+        wire::status(code, text, &detail)
+    }
+}
+
+fn refused(refusal: &Refusal) -> (Code, Detail, u64) {
+    match refusal {
+        Refusal::Closed => (Code::FailedPrecondition, Detail::Closed, 0),
+        Refusal::Mismatch => (Code::FailedPrecondition, Detail::Mismatch, 0),
+        Refusal::Skewed { .. } => (Code::FailedPrecondition, Detail::Skewed, 0),
+        Refusal::Expired => (Code::OutOfRange, Detail::Expired, 0),
+        Refusal::Limit { .. } => (Code::ResourceExhausted, Detail::Overloaded, OVERLOAD_MS),
+        Refusal::UnknownTransaction => (Code::NotFound, Detail::UnknownTransaction, 0),
+        Refusal::UnknownBranch => (Code::NotFound, Detail::UnknownBranch, 0),
+        Refusal::NotFounded => (Code::Unavailable, Detail::NotLeader, ELECTION_MS),
+    }
+}

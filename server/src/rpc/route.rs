@@ -1,0 +1,134 @@
+//! Where a call is answered: here, or at the leader.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prost::Message;
+use tokio::sync::Semaphore;
+use tonic::{Response, Status, metadata::MetadataMap};
+use verdict_client::wire::{LEADER, LEADER_ADDRESS};
+use verdict_proto::peer::v1::{ForwardError, ForwardReply, forward_reply};
+use verdict_protocol::{Reply, Request};
+use verdict_raft_log::{NodeId, Replica};
+
+use super::failure::Failure;
+use crate::{Options, engine::Engine, peers::TonicPeers, walls::Walls};
+
+/// What all services of a node share.
+#[derive(Debug)]
+pub(crate) struct Front {
+    pub(crate) options: Options,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) replica: Replica,
+    pub(crate) peers: Arc<TonicPeers>,
+    pub(crate) walls: Arc<Walls>,
+    pub(crate) calls: Semaphore,
+}
+
+/// A call that only the leader answers.
+pub(super) trait Call: Message + Default + 'static {
+    /// Its number in a forwarded message; never used for another.
+    const KIND: u32;
+    type Reply: Message + Default + 'static;
+
+    fn serve(self, front: &Front) -> impl Future<Output = Result<Self::Reply, Failure>> + Send;
+}
+
+impl Front {
+    /// Answers a client's call, from here or from the leader.
+    pub(super) async fn route<C: Call>(&self, call: C) -> Result<Response<C::Reply>, Status> {
+        let reply = match self.calls.try_acquire() {
+            Ok(_permit) => self.answer(call).await,
+            Err(_) => Err(Failure::TooManyCalls { limit: self.options.max_calls }),
+        };
+        match reply {
+            Ok(reply) => {
+                let mut response = Response::new(reply);
+                self.name_leader(response.metadata_mut());
+                Ok(response)
+            }
+            Err(failure) => {
+                let mut status = failure.into_status(self.leader());
+                self.name_leader(status.metadata_mut());
+                Err(status)
+            }
+        }
+    }
+
+    async fn answer<C: Call>(&self, call: C) -> Result<C::Reply, Failure> {
+        if self.engine.leads() {
+            return call.serve(self).await;
+        }
+        match self.engine.leader() {
+            Some(leader) if leader != self.options.node => self.forward(leader, call).await,
+            // It may be elected and not yet know all that was decided before.
+            Some(_) | None => Err(self.no_leader()),
+        }
+    }
+
+    async fn forward<C: Call>(&self, leader: NodeId, call: C) -> Result<C::Reply, Failure> {
+        let reply = self.peers.forward(leader, C::KIND, call.encode_to_vec().into()).await;
+        // Whether it got there is not known.
+        let reply = reply.map_err(|_| Failure::Interrupted)?;
+        match reply.result {
+            Some(forward_reply::Result::Reply(body)) => C::Reply::decode(body).map_err(|_| Failure::Interrupted),
+            Some(forward_reply::Result::Error(ForwardError { code, message, details })) => {
+                let code = i32::try_from(code).unwrap_or_default();
+                Err(Failure::Forwarded(Status::with_details(code.into(), message, details)))
+            }
+            None => Err(Failure::Interrupted),
+        }
+    }
+
+    /// Answers a call that another node forwarded, if this node leads.
+    pub(super) async fn forwarded<C: Call>(&self, body: Bytes) -> ForwardReply {
+        let reply = match C::decode(body) {
+            Ok(call) if self.engine.leads() => call.serve(self).await,
+            Ok(_) => Err(self.no_leader()),
+            Err(error) => Err(Failure::Invalid(format!("the forwarded call cannot be read: {error}"))),
+        };
+        let result = match reply {
+            Ok(reply) => forward_reply::Result::Reply(reply.encode_to_vec().into()),
+            Err(failure) => {
+                let status = failure.into_status(self.leader());
+                forward_reply::Result::Error(ForwardError {
+                    code: i32::from(status.code()).unsigned_abs(),
+                    message: status.message().to_owned(),
+                    details: Bytes::copy_from_slice(status.details()),
+                })
+            }
+        };
+        ForwardReply { leader: self.options.node.0, result: Some(result), wall_ms: self.walls.own_ms() }
+    }
+
+    /// Asks the engine.
+    pub(super) async fn request(&self, request: Request) -> Result<Reply, Failure> {
+        match self.engine.request(request).await {
+            Reply::Refused(refusal) => Err(Failure::Refused(refusal)),
+            Reply::Interrupted => Err(self.stopped().unwrap_or(Failure::Interrupted)),
+            Reply::NotLeader => Err(self.no_leader()),
+            reply @ (Reply::Decided { .. } | Reply::Done { .. } | Reply::Order { .. }) => Ok(reply),
+        }
+    }
+
+    fn no_leader(&self) -> Failure {
+        self.stopped().unwrap_or(Failure::NoLeader)
+    }
+
+    fn stopped(&self) -> Option<Failure> {
+        self.replica.status().stopped.map(|reason| Failure::Stopped { reason })
+    }
+
+    fn leader(&self) -> Option<(NodeId, &str)> {
+        let leader = self.engine.leader()?;
+        Some((leader, self.options.nodes.get(&leader).map_or("", String::as_str)))
+    }
+
+    fn name_leader(&self, metadata: &mut MetadataMap) {
+        let Some((leader, address)) = self.leader() else { return };
+        metadata.insert(LEADER, leader.0.into());
+        if let Ok(address) = address.parse() {
+            metadata.insert(LEADER_ADDRESS, address);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Between the wire's messages and what the engine takes and gives.
+
+use verdict_client::wire::{FromWire as _, ToWire as _, WireError};
+use verdict_proto::v1;
+use verdict_protocol::{
+    Branch, BranchId, Coordinator, Ledger, ListedBranch, NewBranch, OpenTransaction, Order, Outcome, Reason,
+    Recorded, ResourceName, Rules, State, Vote, Xid,
+};
+
+/// What a request may not be; the text says which field, and what it may be.
+pub(crate) type Invalid = String;
+
+pub(crate) fn xid(wire: &[u8]) -> Result<Xid, Invalid> {
+    Xid::from_slice(wire).map_err(|error| error.to_string())
+}
+
+pub(crate) fn branch_id(wire: Option<v1::BranchId>) -> Result<BranchId, Invalid> {
+    BranchId::from_wire(wire).map_err(|error| error.to_string())
+}
+
+pub(crate) fn vote(vote: i32, reason: Option<v1::Reason>) -> Result<(Vote, Option<Reason>), Invalid> {
+    let voted = || Ok((Vote::from_wire(vote)?, reason.map(Reason::from_wire).transpose()?));
+    voted().map_err(|error: WireError| error.to_string())
+}
+
+pub(crate) fn new_branches(
+    wire: Vec<v1::Branch>,
+    knows: impl Fn(&ResourceName) -> bool,
+) -> Result<Vec<NewBranch>, Invalid> {
+    listed_branches(wire, knows)?
+        .into_iter()
+        .map(|listed| match listed.vote {
+            None => Ok(listed.branch),
+            Some(_) => Err(format!("branch {} brings a vote: votes go with Commit or Vote", listed.branch.number)),
+        })
+        .collect()
+}
+
+pub(crate) fn listed_branches(
+    wire: Vec<v1::Branch>,
+    knows: impl Fn(&ResourceName) -> bool,
+) -> Result<Vec<ListedBranch>, Invalid> {
+    wire.into_iter()
+        .map(|branch| {
+            let number = branch.number;
+            let branch = verdict_client::Branch::from_wire(branch).map_err(|error| format!("branch {number}: {error}"))?;
+            if branch.payload.len() > Rules::MAX_PAYLOAD {
+                let (len, most) = (branch.payload.len(), Rules::MAX_PAYLOAD);
+                return Err(format!("branch {number}: the payload has {len} bytes, at most {most} are taken"));
+            }
+            if !knows(&branch.resource) {
+                let resource = branch.resource;
+                return Err(format!("branch {number}: no resource {resource} is configured: see [resources]"));
+            }
+            let vote = branch.vote.map(|voted| (voted.vote, voted.reason));
+            Ok(ListedBranch {
+                branch: NewBranch { number, resource: branch.resource, payload: branch.payload },
+                vote,
+            })
+        })
+        .collect()
+}
+
+/// A transaction as the ledger has it, with what its leader knows besides.
+pub(crate) fn status(ledger: &Ledger, coordinator: &Coordinator, xid: Xid) -> v1::TransactionStatus {
+    let status = ledger.status(xid);
+    let branches = status.transaction.into_iter().flat_map(|open| &open.branches);
+    v1::TransactionStatus {
+        xid: xid.to_wire(),
+        state: state(status.state).into(),
+        outcome: outcome(status.outcome).into(),
+        reason: status.reason.cloned().map(verdict_client::wire::ToWire::to_wire),
+        branches: branches
+            .map(|(number, branch)| branch_status(*number, branch, coordinator.last_error(BranchId { xid, number: *number })))
+            .collect(),
+        log_index: status.outcome.map_or(0, |outcome| outcome.index()),
+        age_ms: status.transaction.map_or(0, |open| age_ms(ledger, open)),
+    }
+}
+
+pub(crate) fn age_ms(ledger: &Ledger, open: &OpenTransaction) -> u64 {
+    ledger.at().since(open.began_at)
+}
+
+fn state(state: State) -> v1::State {
+    match state {
+        State::Active => v1::State::Active,
+        State::Voting => v1::State::Voting,
+        State::Decided => v1::State::Decided,
+        State::Ended => v1::State::Ended,
+        State::Expired => v1::State::Expired,
+        State::Unknown => v1::State::Unknown,
+    }
+}
+
+/// The only way from an outcome to a message: it takes one that stands in the log.
+fn outcome(outcome: Option<Recorded<Outcome>>) -> v1::Outcome {
+    outcome.map_or(v1::Outcome::Unspecified, |outcome| outcome.value().to_wire())
+}
+
+fn branch_status(number: u32, branch: &Branch, last_error: Option<&str>) -> v1::BranchStatus {
+    v1::BranchStatus {
+        number,
+        resource: branch.resource.clone().into(),
+        vote: branch.vote.map_or(v1::Vote::Unspecified, |vote| vote.to_wire()).into(),
+        reason: branch.reason.clone().map(verdict_client::wire::ToWire::to_wire),
+        settlement: branch.settlement.map_or(v1::Settlement::Unspecified, |done| done.to_wire()).into(),
+        last_error: last_error.unwrap_or_default().to_owned(),
+    }
+}
+
+/// What a branch has to do, as `stamp` speaks it.
+pub(crate) fn order(order: Order, retry_after_ms: u64, stamp: Option<v1::Stamp>) -> v1::BranchOrder {
+    use v1::branch_order::Order as Wire;
+    let (order, retry_after_ms) = match order {
+        Order::Wait => (Wire::Wait, retry_after_ms),
+        Order::Commit(_) => (Wire::Commit, 0),
+        Order::Rollback(_) | Order::RollbackUnlisted => (Wire::Rollback, 0),
+    };
+    v1::BranchOrder { order: order.into(), retry_after_ms, stamp }
+}
