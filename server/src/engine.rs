@@ -17,8 +17,8 @@ use tokio::{
 use tracing::{error, warn};
 use verdict_client::participant::Stamp;
 use verdict_protocol::{
-    Answer, ClusterId, Command, Coordinator, Effect, Event, Ledger, LogClock, LogTime, Patience, ProposalId,
-    Reply, Report, Request, ResourceName, Rules, SettledItem, Token,
+    Answer, ClusterId, Command, Coordinator, Effect, Event, Ledger, LogClock, LogTime, Patience, ProposalId, Reply,
+    Report, Request, ResourceName, Rules, SettledItem, Token,
 };
 use verdict_raft_log::NodeId;
 

@@ -25,6 +25,7 @@ mod walls;
 mod wire;
 
 pub use node::{Node, StartError};
+pub use options::{LogOptions, Options, OptionsError};
+pub use peers::MAX_MESSAGE;
 pub use rpc::Services;
 pub use seams::{GrpcLinks, Links, Participants, Seams};
-pub use options::{LogOptions, Options, OptionsError};

@@ -9,17 +9,8 @@ use verdict_protocol::{ClusterId, Patience};
 use verdict_raft_log::{Replica, Status, TransferError};
 
 use crate::{
-    Options, OptionsError, Services,
-    engine::Engine,
-    leadership,
-    machine::LedgerMachine,
-    outbound::Outbound,
-    peers::TonicPeers,
-    proposer,
-    rpc::Front,
-    seams::Seams,
-    tasks::Tasks,
-    walls::Walls,
+    Options, OptionsError, Services, engine::Engine, leadership, machine::LedgerMachine, outbound::Outbound,
+    peers::TonicPeers, proposer, rpc::Front, seams::Seams, tasks::Tasks, walls::Walls,
 };
 
 /// How long a graceful stop tries to hand the leadership over.

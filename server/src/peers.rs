@@ -37,7 +37,7 @@ use crate::{tasks::Tasks, walls::Walls};
 /// Frames that wait for the stream to one peer: more than the log has in flight to it.
 const FRAMES: usize = 256;
 /// The largest message between nodes, in bytes: an entry's limit with room for its frame.
-pub(crate) const MAX_MESSAGE: usize = 8 << 20;
+pub const MAX_MESSAGE: usize = 8 << 20;
 
 /// Links to all other nodes.
 #[derive(Debug)]
@@ -101,7 +101,9 @@ impl TonicPeers {
 
     fn peer(&self, node: NodeId) -> Result<&Arc<Peer>, LinkError> {
         self.peers.get(&node).ok_or_else(|| {
-            LinkError::Unreachable(format!("node {node} has no address in this node's configuration: add it to [nodes]"))
+            LinkError::Unreachable(format!(
+                "node {node} has no address in this node's configuration: add it to [nodes]"
+            ))
         })
     }
 

@@ -36,9 +36,9 @@ impl Walls {
     /// What each clock shows by now.
     pub(crate) fn readings(&self) -> Vec<u64> {
         let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
-        let peers = peers.values().map(|(wall, at)| {
-            wall.saturating_add(u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX))
-        });
+        let peers = peers
+            .values()
+            .map(|(wall, at)| wall.saturating_add(u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX)));
         peers.chain([self.own_ms()]).collect()
     }
 }

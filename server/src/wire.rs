@@ -3,8 +3,8 @@
 use verdict_client::wire::{FromWire as _, ToWire as _, WireError};
 use verdict_proto::v1;
 use verdict_protocol::{
-    Branch, BranchId, Coordinator, Ledger, ListedBranch, NewBranch, OpenTransaction, Order, Outcome, Reason,
-    Recorded, ResourceName, Rules, State, Vote, Xid,
+    Branch, BranchId, Coordinator, Ledger, ListedBranch, NewBranch, OpenTransaction, Order, Outcome, Reason, Recorded,
+    ResourceName, Rules, State, Vote, Xid,
 };
 
 /// What a request may not be; the text says which field, and what it may be.
@@ -43,7 +43,8 @@ pub(crate) fn listed_branches(
     wire.into_iter()
         .map(|branch| {
             let number = branch.number;
-            let branch = verdict_client::Branch::from_wire(branch).map_err(|error| format!("branch {number}: {error}"))?;
+            let branch =
+                verdict_client::Branch::from_wire(branch).map_err(|error| format!("branch {number}: {error}"))?;
             if branch.payload.len() > Rules::MAX_PAYLOAD {
                 let (len, most) = (branch.payload.len(), Rules::MAX_PAYLOAD);
                 return Err(format!("branch {number}: the payload has {len} bytes, at most {most} are taken"));
@@ -53,10 +54,7 @@ pub(crate) fn listed_branches(
                 return Err(format!("branch {number}: no resource {resource} is configured: see [resources]"));
             }
             let vote = branch.vote.map(|voted| (voted.vote, voted.reason));
-            Ok(ListedBranch {
-                branch: NewBranch { number, resource: branch.resource, payload: branch.payload },
-                vote,
-            })
+            Ok(ListedBranch { branch: NewBranch { number, resource: branch.resource, payload: branch.payload }, vote })
         })
         .collect()
 }
@@ -71,7 +69,9 @@ pub(crate) fn status(ledger: &Ledger, coordinator: &Coordinator, xid: Xid) -> v1
         outcome: outcome(status.outcome).into(),
         reason: status.reason.cloned().map(verdict_client::wire::ToWire::to_wire),
         branches: branches
-            .map(|(number, branch)| branch_status(*number, branch, coordinator.last_error(BranchId { xid, number: *number })))
+            .map(|(number, branch)| {
+                branch_status(*number, branch, coordinator.last_error(BranchId { xid, number: *number }))
+            })
             .collect(),
         log_index: status.outcome.map_or(0, |outcome| outcome.index()),
         age_ms: status.transaction.map_or(0, |open| age_ms(ledger, open)),

@@ -68,8 +68,12 @@ impl Failure {
             Self::Forwarded(status) => return status,
         };
         let (leader, leader_address) = leader.unwrap_or((NodeId(0), ""));
-        let detail =
-            ErrorDetail { code: detail.into(), leader: leader.0, leader_address: leader_address.to_owned(), retry_after_ms };
+        let detail = ErrorDetail {
+            code: detail.into(),
+            leader: leader.0,
+            leader_address: leader_address.to_owned(),
+            retry_after_ms,
+        };
         wire::status(code, text, &detail)
     }
 }

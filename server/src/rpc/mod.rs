@@ -17,16 +17,33 @@ mod transactions;
 use std::sync::Arc;
 
 use verdict_proto::{
-    peer::v1::peer_server::PeerServer,
-    v1::{
-        branches_server::BranchesServer, operator_server::OperatorServer, transactions_server::TransactionsServer,
-    },
+    peer::v1::peer_server::Peer,
+    v1::{branches_server::Branches, operator_server::Operator, transactions_server::Transactions},
 };
 
-use crate::peers::MAX_MESSAGE;
 pub(crate) use route::Front;
 
-/// The services of one node, each to be added to a gRPC server.
+/// What one node answers, one service each. Serve them all at the node's address:
+///
+/// ```no_run
+/// # async fn serve(node: verdict_server::Node, address: std::net::SocketAddr) -> Result<(), tonic::transport::Error> {
+/// use verdict_proto::{
+///     peer::v1::peer_server::PeerServer,
+///     v1::{
+///         branches_server::BranchesServer, operator_server::OperatorServer, transactions_server::TransactionsServer,
+///     },
+/// };
+///
+/// let services = node.services();
+/// tonic::transport::Server::builder()
+///     .add_service(TransactionsServer::new(services.transactions()))
+///     .add_service(BranchesServer::new(services.branches()))
+///     .add_service(OperatorServer::new(services.operator()))
+///     .add_service(PeerServer::new(services.peer()).max_decoding_message_size(verdict_server::MAX_MESSAGE))
+///     .serve(address)
+///     .await
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Services(Arc<Front>);
 
@@ -37,25 +54,25 @@ impl Services {
 
     /// What clients say.
     #[must_use]
-    pub fn transactions(&self) -> TransactionsServer<impl verdict_proto::v1::transactions_server::Transactions + use<>> {
-        TransactionsServer::new(transactions::Service(Arc::clone(&self.0)))
+    pub fn transactions(&self) -> impl Transactions + use<> {
+        transactions::Service(Arc::clone(&self.0))
     }
 
     /// What branches say of themselves.
     #[must_use]
-    pub fn branches(&self) -> BranchesServer<impl verdict_proto::v1::branches_server::Branches + use<>> {
-        BranchesServer::new(branches::Service(Arc::clone(&self.0)))
+    pub fn branches(&self) -> impl Branches + use<> {
+        branches::Service(Arc::clone(&self.0))
     }
 
     /// What operators ask for.
     #[must_use]
-    pub fn operator(&self) -> OperatorServer<impl verdict_proto::v1::operator_server::Operator + use<>> {
-        OperatorServer::new(operator::Service(Arc::clone(&self.0)))
+    pub fn operator(&self) -> impl Operator + use<> {
+        operator::Service(Arc::clone(&self.0))
     }
 
-    /// What nodes say to each other.
+    /// What nodes say to each other: messages of up to [`MAX_MESSAGE`](crate::MAX_MESSAGE) bytes.
     #[must_use]
-    pub fn peer(&self) -> PeerServer<impl verdict_proto::peer::v1::peer_server::Peer + use<>> {
-        PeerServer::new(peer::Service(Arc::clone(&self.0))).max_decoding_message_size(MAX_MESSAGE)
+    pub fn peer(&self) -> impl Peer + use<> {
+        peer::Service(Arc::clone(&self.0))
     }
 }

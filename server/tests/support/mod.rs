@@ -3,7 +3,10 @@
 use std::{
     collections::BTreeMap,
     net::TcpListener,
-    sync::{Arc, atomic::{AtomicU64, Ordering}},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -13,19 +16,28 @@ use tonic::transport::Server;
 use verdict_client::{
     BranchId, ResourceName, Verdict,
     participant::{ParticipantOptions, Participants, ResourceManager},
-    resource::{Reservation, memory::{Ledger, Memory}},
+    resource::{
+        Reservation,
+        memory::{Ledger, Memory},
+    },
 };
-use verdict_proto::v1::participant_server::ParticipantServer;
+use verdict_proto::{
+    peer::v1::peer_server::PeerServer,
+    v1::{
+        branches_server::BranchesServer, operator_server::OperatorServer, participant_server::ParticipantServer,
+        transactions_server::TransactionsServer,
+    },
+};
 use verdict_protocol::Reason;
 use verdict_raft_log::NodeId;
-use verdict_server::{Node, Options, Seams};
+use verdict_server::{MAX_MESSAGE, Node, Options, Seams};
 
 /// A participant's own state: how often each branch took effect, or was undone.
 #[derive(Clone, Debug, Default)]
-pub struct Effects {
-    pub reserved: BTreeMap<BranchId, u32>,
-    pub confirmed: BTreeMap<BranchId, u32>,
-    pub cancelled: BTreeMap<BranchId, u32>,
+pub(crate) struct Effects {
+    pub(crate) reserved: BTreeMap<BranchId, u32>,
+    pub(crate) confirmed: BTreeMap<BranchId, u32>,
+    pub(crate) cancelled: BTreeMap<BranchId, u32>,
 }
 
 impl Ledger for Effects {
@@ -50,13 +62,13 @@ impl Ledger for Effects {
     }
 }
 
-pub const RESOURCES: [&str; 3] = ["seats", "wallet", "tickets"];
+pub(crate) const RESOURCES: [&str; 3] = ["seats", "wallet", "tickets"];
 
-pub struct Cluster {
+pub(crate) struct Cluster {
     options: BTreeMap<NodeId, Options>,
     running: BTreeMap<NodeId, Running>,
     data: TempDir,
-    pub participants: BTreeMap<ResourceName, Memory<Effects>>,
+    pub(crate) participants: BTreeMap<ResourceName, Memory<Effects>>,
     _serving: Vec<JoinHandle<()>>,
 }
 
@@ -67,11 +79,11 @@ struct Running {
 }
 
 impl Cluster {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::start_with(|_| {}).await
     }
 
-    pub async fn start_with(change: impl Fn(&mut Options)) -> Self {
+    pub(crate) async fn start_with(change: impl Fn(&mut Options)) -> Self {
         let nodes: BTreeMap<NodeId, String> = (1..=3).map(|n| (NodeId(n), free_address())).collect();
         let mut participants = BTreeMap::new();
         let mut resources = BTreeMap::new();
@@ -109,7 +121,7 @@ impl Cluster {
         cluster
     }
 
-    pub async fn start_node(&mut self, node: NodeId) {
+    pub(crate) async fn start_node(&mut self, node: NodeId) {
         let options = self.options[&node].clone();
         let address = options.nodes[&node].parse().unwrap();
         let seams = Seams::production(&self.data.path().join(node.to_string())).unwrap();
@@ -118,10 +130,10 @@ impl Cluster {
         let (stop, stopped) = oneshot::channel();
         let served = tokio::spawn(async move {
             Server::builder()
-                .add_service(services.transactions())
-                .add_service(services.branches())
-                .add_service(services.operator())
-                .add_service(services.peer())
+                .add_service(TransactionsServer::new(services.transactions()))
+                .add_service(BranchesServer::new(services.branches()))
+                .add_service(OperatorServer::new(services.operator()))
+                .add_service(PeerServer::new(services.peer()).max_decoding_message_size(MAX_MESSAGE))
                 .serve_with_shutdown(address, async move { drop(stopped.await) })
                 .await
                 .unwrap();
@@ -130,31 +142,31 @@ impl Cluster {
     }
 
     /// Stops a node without handing over, as abruptly as one in this process can be.
-    pub async fn stop_node(&mut self, node: NodeId) {
+    pub(crate) async fn stop_node(&mut self, node: NodeId) {
         let running = self.running.remove(&node).unwrap();
         running.served.abort();
         drop(running.stop);
         running.node.stop().await;
     }
 
-    pub fn node(&self, node: NodeId) -> &Node {
+    pub(crate) fn node(&self, node: NodeId) -> &Node {
         &self.running[&node].node
     }
 
-    pub fn addresses(&self) -> Vec<String> {
+    pub(crate) fn addresses(&self) -> Vec<String> {
         self.options.values().next().unwrap().nodes.values().cloned().collect()
     }
 
-    pub fn address(&self, node: NodeId) -> String {
+    pub(crate) fn address(&self, node: NodeId) -> String {
         self.options[&node].nodes[&node].clone()
     }
 
-    pub fn client(&self) -> Verdict {
+    pub(crate) fn client(&self) -> Verdict {
         Verdict::new(verdict_client::Options::new(self.addresses())).unwrap()
     }
 
     /// Waits until one node leads.
-    pub async fn leader(&self) -> NodeId {
+    pub(crate) async fn leader(&self) -> NodeId {
         let by = Instant::now() + Duration::from_secs(20);
         loop {
             if let Some((node, _)) = self.running.iter().find(|(_, running)| running.node.status().leads()) {
@@ -165,12 +177,12 @@ impl Cluster {
         }
     }
 
-    pub fn effects(&self, resource: &str) -> Effects {
+    pub(crate) fn effects(&self, resource: &str) -> Effects {
         self.participants[&ResourceName::try_from(resource).unwrap()].ledger()
     }
 
     /// Waits until `condition` holds of the participants.
-    pub async fn wait_for(&self, what: &str, condition: impl Fn(&Self) -> bool) {
+    pub(crate) async fn wait_for(&self, what: &str, condition: impl Fn(&Self) -> bool) {
         let by = Instant::now() + Duration::from_secs(20);
         while !condition(self) {
             assert!(Instant::now() < by, "not within 20 s: {what}");
@@ -180,7 +192,7 @@ impl Cluster {
 }
 
 /// A port that nobody else in this process is given.
-pub fn free_address() -> String {
+pub(crate) fn free_address() -> String {
     static TAKEN: AtomicU64 = AtomicU64::new(0);
     TAKEN.fetch_add(1, Ordering::Relaxed);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
