@@ -48,7 +48,7 @@ pub mod wire;
 
 pub use client::{
     Backoff, Branch, BranchStatus, CallError, Clock, ClusterStatus, Decision, ListQuery, NodeStatus, Options,
-    OptionsError, Order, Page, RefusalCode, SystemClock, Transaction, TransactionStatus, Verdict,
+    OptionsError, Order, Page, RefusalCode, SystemClock, Transaction, TransactionStatus, Verdict, endpoint,
 };
 pub use verdict_protocol::{
     BranchId, BranchNumber, ClusterId, LogTime, Outcome, Reason, ReasonCode, ResourceName, Settlement, State, Vote, Xid,

@@ -17,7 +17,7 @@ use tonic::transport::{
     server::{Server, TcpIncoming},
 };
 use verdict_client::{
-    BranchId, ClusterId, LogTime, Options, ResourceName, Settlement, Verdict, Vote,
+    BranchId, ClusterId, Options, ResourceName, Settlement, Verdict, Vote,
     conformance::{self, Case, Effects, Failure, Subject},
     participant::{
         NotAnswered, ParticipantOptions, Participants, Prepare, RemoteParticipant, ResourceManager, Settle, Settled,
@@ -213,8 +213,7 @@ fn serve(inner: &InMemory) -> (Participants, tokio::task::JoinHandle<()>, Arc<Re
     let router = Server::builder().add_service(ParticipantServer::new(participants.handlers()));
     let server = tokio::spawn(async move { router.serve_with_incoming(incoming).await.unwrap() });
     let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
-    let stamp = Stamp { cluster: ClusterId([7; 16]), incarnation: 2, term: 5, horizon: LogTime::default() };
-    let remote = RemoteParticipant::new(inner.resource(), &endpoint, stamp, Duration::from_secs(20));
+    let remote = RemoteParticipant::new(inner.resource(), &endpoint, Duration::from_secs(20));
     (participants, server, Arc::new(remote))
 }
 

@@ -16,6 +16,7 @@ pub use self::{
     error::{CallError, RefusalCode},
     handle::Verdict,
     options::{Backoff, Clock, Options, OptionsError, SystemClock},
+    routes::endpoint,
     status::{Branch, BranchStatus, ClusterStatus, Decision, ListQuery, NodeStatus, Order, Page, TransactionStatus},
     transaction::Transaction,
 };

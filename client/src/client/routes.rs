@@ -123,8 +123,9 @@ impl Node {
     }
 }
 
-/// None if it is no address.
-fn endpoint(address: &str, connect_timeout: Duration) -> Option<Endpoint> {
+/// A node's or a participant's endpoint, set up so that a peer that is cut off is noticed. None if `address` is not
+/// `host:port`.
+pub fn endpoint(address: &str, connect_timeout: Duration) -> Option<Endpoint> {
     let (host, port) = address.rsplit_once(':')?;
     if host.is_empty() || port.parse::<u16>().is_err() {
         return None;

@@ -10,7 +10,7 @@ use tonic::{
 use verdict_proto::v1::{self, participant_client::ParticipantClient};
 use verdict_protocol::{BranchId, ResourceName};
 
-use super::{NotAnswered, Prepare, ResourceManager, Settle, Settled, Stamp, Voted};
+use super::{NotAnswered, Prepare, ResourceManager, Settle, Settled, Voted};
 use crate::wire::{FromWire, ToWire};
 
 /// A participant behind gRPC. One shared connection, made when first needed.
@@ -18,16 +18,14 @@ use crate::wire::{FromWire, ToWire};
 pub struct RemoteParticipant {
     resource: ResourceName,
     channel: Channel,
-    stamp: Stamp,
     timeout: Duration,
 }
 
 impl RemoteParticipant {
-    /// `stamp` goes with Recover, the only call that brings none. A call that takes longer than `timeout` has no
-    /// answer.
+    /// A call that takes longer than `timeout` has no answer.
     #[must_use]
-    pub fn new(resource: ResourceName, endpoint: &Endpoint, stamp: Stamp, timeout: Duration) -> Self {
-        Self { resource, channel: endpoint.connect_lazy(), stamp, timeout }
+    pub fn new(resource: ResourceName, endpoint: &Endpoint, timeout: Duration) -> Self {
+        Self { resource, channel: endpoint.connect_lazy(), timeout }
     }
 
     async fn call<M, R, T: FromWire<R>, F>(
@@ -67,7 +65,7 @@ impl ResourceManager for RemoteParticipant {
     }
 
     async fn recover(&self, limit: usize) -> Result<Vec<BranchId>, NotAnswered> {
-        let request = v1::RecoverRequest { stamp: Some(self.stamp.to_wire()), resource: self.resource.clone().into() };
+        let request = v1::RecoverRequest { stamp: None, resource: self.resource.clone().into() };
         let mut prepared: Vec<BranchId> =
             self.call(request, |mut client, request| async move { client.recover(request).await }).await?;
         prepared.truncate(limit);

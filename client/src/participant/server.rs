@@ -23,7 +23,7 @@ use verdict_proto::v1::{self, participant_server::Participant};
 use verdict_protocol::ResourceName;
 
 use super::{
-    Prepare, ResourceManager, Settle, Stamp,
+    Prepare, ResourceManager, Settle,
     inquiry::{Inquiry, InquiryOptions},
 };
 use crate::{
@@ -196,7 +196,6 @@ impl Participant for Handlers {
 
     async fn recover(&self, request: Request<v1::RecoverRequest>) -> Result<Response<v1::RecoverResponse>, Status> {
         let request = request.into_inner();
-        Stamp::from_wire(request.stamp)?;
         let resource = ResourceName::try_from(request.resource).map_err(crate::wire::WireError::from)?;
         let manager = self.shared.manager(&resource)?;
         let limit = self.shared.options.recover_limit;

@@ -74,7 +74,9 @@ impl Peer for Service {
             InquireRequest::KIND => front.forwarded::<InquireRequest>(body).await,
             TransferLeaderRequest::KIND => front.forwarded::<TransferLeaderRequest>(body).await,
             other => {
-                return Err(Status::unimplemented(format!("call kind {other} is of a newer version: update this node")));
+                return Err(Status::unimplemented(format!(
+                    "call kind {other} is of a newer version: update this node"
+                )));
             }
         };
         Ok(Response::new(reply))

@@ -98,7 +98,10 @@ impl Cluster {
         }
         let data = tempfile::tempdir().unwrap();
         for node in nodes.keys() {
-            let mut config = format!("cluster = \"test\"\nnode = {node}\ndata = {:?}\n[nodes]\n", data.path().join(format!("data-{node}")));
+            let mut config = format!(
+                "cluster = \"test\"\nnode = {node}\ndata = {:?}\n[nodes]\n",
+                data.path().join(format!("data-{node}"))
+            );
             for (node, address) in &nodes {
                 writeln!(config, "{node} = \"{address}\"").unwrap();
             }
