@@ -16,7 +16,7 @@ use verdict_protocol::{
 
 use crate::{
     Branch, BranchStatus, ClusterStatus, Decision, NodeStatus, Order, Page, TransactionStatus,
-    participant::{NotAnswered, Prepare, Settle, Settled, Stamp, Voted},
+    participant::{NotAnswered, Prepare, Settle, Settled, Stamp, Voted, with_causes},
 };
 
 /// Reply metadata: the leader's node id, decimal.
@@ -305,12 +305,7 @@ impl FromWire<v1::SettleResponse> for Settled {
 
 impl From<NotAnswered> for Status {
     fn from(error: NotAnswered) -> Self {
-        let mut text = error.to_string();
-        let mut source = std::error::Error::source(&error);
-        while let Some(cause) = source {
-            text = format!("{text}: {cause}");
-            source = cause.source();
-        }
+        let text = with_causes(&error);
         match error {
             NotAnswered::Unavailable { .. } => Self::unavailable(text),
             NotAnswered::WrongCluster { .. } | NotAnswered::StaleIncarnation { .. } | NotAnswered::StaleTerm { .. } => {

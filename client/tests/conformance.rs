@@ -1,5 +1,6 @@
 //! The conformance suite passes for the participants that we ship, and fails for ones with a seeded bug.
 
+#![cfg(not(madsim))]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;

@@ -109,6 +109,14 @@ impl Subject for InSqlite {
     }
 }
 
+/// An error with its causes.
+fn said(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {}", said(source)),
+        None => error.to_string(),
+    }
+}
+
 const NOW: u64 = 1_700_000_000_000;
 
 fn stamp(horizon: u64) -> Stamp {
@@ -171,7 +179,7 @@ async fn one_calls_error_is_no_vote_and_does_not_hurt_the_batch() {
         match n % 4 {
             0 => assert_eq!(answer.as_ref().unwrap().vote, Vote::Prepared),
             1 => assert!(answer.as_ref().unwrap_err().to_string().contains("panicked"), "{answer:?}"),
-            2 => assert!(answer.as_ref().unwrap_err().to_string().contains("no such table"), "{answer:?}"),
+            2 => assert!(said(answer.as_ref().unwrap_err()).contains("no such table"), "{answer:?}"),
             _ => assert_eq!(answer.as_ref().unwrap().vote, Vote::Refused),
         }
     }

@@ -19,7 +19,6 @@ pub enum CallError {
         attempts: u32,
         /// Whom the last attempt was sent to.
         node: String,
-        #[source]
         last: Box<Status>,
     },
     /// The cluster refuses this call, now and whenever it is repeated ([`RefusalCode::Overloaded`] apart).

@@ -13,7 +13,8 @@ pub enum Purpose {
     Outcome,
 }
 
-/// The newest stamp seen. Cluster and incarnation must be durable before anything that they admitted is answered;
+/// The newest stamp seen. Only who asks for a promise raises the term: it leads, whereas an outcome may be spoken by any
+/// node, also one that stands for election and fails. Cluster and incarnation must be durable before anything that they admitted is answered;
 /// the horizon before anything that it allowed to drop is dropped; the term need not be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fence {
@@ -44,7 +45,12 @@ impl Fence {
         let changed = restored || self.cluster.is_none();
         self.cluster = Some(stamp.cluster);
         self.incarnation = stamp.incarnation;
-        self.term = if restored { stamp.term } else { self.term.max(stamp.term) };
+        if restored {
+            self.term = 0;
+        }
+        if purpose == Purpose::Promise {
+            self.term = self.term.max(stamp.term);
+        }
         self.horizon = self.horizon.max(stamp.horizon);
         Ok(changed)
     }
@@ -79,6 +85,7 @@ mod tests {
         let mut fence = Fence::default();
         assert!(fence.admit(&stamp(1, 1, 7, 0), Purpose::Promise).is_ok());
         assert!(fence.admit(&stamp(1, 1, 6, 0), Purpose::Outcome).is_ok_and(|changed| !changed));
+        assert!(fence.admit(&stamp(1, 1, 8, 0), Purpose::Outcome).is_ok_and(|changed| !changed));
         assert_eq!(fence.term, 7);
         let stale = fence.admit(&stamp(1, 1, 6, 0), Purpose::Promise);
         assert!(matches!(stale, Err(NotAnswered::StaleTerm { message: 6, seen: 7 })));

@@ -19,7 +19,7 @@ use tokio::{
 };
 use verdict_protocol::{BranchId, ResourceName, Settlement};
 
-use super::{ResourceManager, Settle, Settled, server::Shared};
+use super::{ResourceManager, Settle, Settled, server::Shared, with_causes};
 use crate::{CallError, Order, Verdict};
 
 /// When participants ask.
@@ -113,7 +113,8 @@ async fn look(
         let held = match manager.recover(shared.options.recover_limit).await {
             Ok(held) => held,
             Err(error) => {
-                tracing::warn!(%resource, %error, "can't read which branches are in doubt");
+                let error = with_causes(&error);
+                tracing::warn!(%resource, error, "can't read which branches are in doubt");
                 continue;
             }
         };
@@ -194,7 +195,8 @@ async fn ask_one(
             Asked::Settled
         }
         Ok(Err(error)) => {
-            tracing::warn!(%resource, %branch, commit, %error, "told the outcome, can't take it yet");
+            let error = with_causes(&error);
+            tracing::warn!(%resource, %branch, commit, error, "told the outcome, can't take it yet");
             later
         }
         Err(error) => {

@@ -172,6 +172,17 @@ impl NotAnswered {
     }
 }
 
+/// An error with all its causes, in one line.
+pub(crate) fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
 fn hex(cluster: &ClusterId) -> String {
     cluster.0.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub(crate) mod cluster;
+
 use bytes::Bytes;
 use verdict_client::{
     BranchId, Reason, Vote,

@@ -181,7 +181,7 @@ impl Failure {
             error.sqlite_error_code(),
             Some(ErrorCode::SystemIoFailure | ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
         );
-        Self { what: describe(error), fatal }
+        Self { what: format!("{}: {error}", describe(error)), fatal }
     }
 }
 
@@ -331,12 +331,15 @@ fn guarded<T>(database: &Connection, code: impl FnOnce() -> rusqlite::Result<T>)
 }
 
 fn unavailable(error: rusqlite::Error) -> NotAnswered {
-    NotAnswered::Unavailable { what: describe(&error), source: Some(Box::<dyn Error + Send + Sync>::from(error)) }
+    NotAnswered::Unavailable {
+        what: describe(&error).to_owned(),
+        source: Some(Box::<dyn Error + Send + Sync>::from(error)),
+    }
 }
 
 /// What went wrong and what to do about it.
-fn describe(error: &rusqlite::Error) -> String {
-    let what = match error.sqlite_error_code() {
+fn describe(error: &rusqlite::Error) -> &'static str {
+    match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => "the disk with the participant's database is full: make room",
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
             "the participant's database is locked by another connection: keep its write transactions short"
@@ -351,6 +354,5 @@ fn describe(error: &rusqlite::Error) -> String {
             "the participant's database can't be written: check its owner and mode"
         }
         _ => "the participant's database reported an error",
-    };
-    format!("{what} ({error})")
+    }
 }

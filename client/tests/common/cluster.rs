@@ -1,0 +1,203 @@
+//! A cluster of one test's making: real sockets, and answers that the test decides.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tokio::task::JoinHandle;
+use tonic::{
+    Code, Request, Response, Status,
+    transport::server::{Server, TcpIncoming},
+};
+use verdict_client::{Options, Xid, wire};
+use verdict_proto::v1::{
+    self,
+    branches_server::{Branches, BranchesServer},
+    error_detail::Code as Detail,
+    operator_server::{Operator, OperatorServer},
+    transactions_server::{Transactions, TransactionsServer},
+};
+
+/// What a node does with a call.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    Outcome(v1::Outcome),
+    State(v1::State),
+    /// COMMITTED, and the leader is elsewhere.
+    Led(SocketAddr),
+    Fails(Status),
+    /// Never answers.
+    Hangs,
+    Order(v1::BranchOrder),
+}
+
+/// A gRPC error with a detail.
+pub(crate) fn fails(code: Code, detail: Detail, leader: Option<SocketAddr>, retry_after_ms: u64) -> Answer {
+    let leader_address = leader.map(|address| address.to_string()).unwrap_or_default();
+    let detail = v1::ErrorDetail { code: detail.into(), leader: 0, leader_address, retry_after_ms };
+    Answer::Fails(wire::status(code, "the test says so", &detail))
+}
+
+type Decide = dyn Fn(usize) -> Answer + Send + Sync;
+
+/// One node. Ends when it is dropped.
+pub(crate) struct Node {
+    pub(crate) address: SocketAddr,
+    calls: Arc<Mutex<Vec<Vec<u8>>>>,
+    server: JoinHandle<()>,
+}
+
+impl Node {
+    /// `decide` is given how many calls came before.
+    pub(crate) fn start(decide: impl Fn(usize) -> Answer + Send + Sync + 'static) -> Self {
+        let incoming = TcpIncoming::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().with_nodelay(Some(true));
+        let address = incoming.local_addr().unwrap();
+        let calls = Arc::default();
+        let service = Service { decide: Arc::new(decide), calls: Arc::clone(&calls) };
+        let router = Server::builder()
+            .add_service(TransactionsServer::new(service.clone()))
+            .add_service(BranchesServer::new(service.clone()))
+            .add_service(OperatorServer::new(service));
+        let server = tokio::spawn(async move { router.serve_with_incoming(incoming).await.unwrap() });
+        Self { address, calls, server }
+    }
+
+    pub(crate) fn calls(&self) -> usize {
+        self.calls.lock().unwrap().len()
+    }
+
+    /// The xids that it was called with.
+    pub(crate) fn xids(&self) -> Vec<Xid> {
+        self.calls.lock().unwrap().iter().map(|xid| Xid::from_slice(xid).unwrap()).collect()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+/// An address where nobody listens.
+pub(crate) fn dead() -> SocketAddr {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// The seed makes the first node of two or three the first choice.
+pub(crate) fn options(nodes: &[SocketAddr]) -> Options {
+    let first = (0..).find(|seed| {
+        use rand::{Rng, SeedableRng, rngs::StdRng};
+        StdRng::seed_from_u64(*seed).next_u64() % nodes.len() as u64 == 0
+    });
+    Options {
+        deadline: Duration::from_secs(5),
+        attempt_timeout: Duration::from_millis(200),
+        seed: first,
+        ..Options::new(nodes.iter().map(SocketAddr::to_string))
+    }
+}
+
+#[derive(Clone)]
+struct Service {
+    decide: Arc<Decide>,
+    calls: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl Service {
+    fn next(&self, xid: &[u8]) -> Answer {
+        let before = {
+            let mut calls = self.calls.lock().unwrap();
+            calls.push(xid.to_vec());
+            calls.len() - 1
+        };
+        (self.decide)(before)
+    }
+
+    async fn status(&self, xid: bytes::Bytes) -> Result<Response<v1::TransactionStatus>, Status> {
+        let status = |state: v1::State, outcome: v1::Outcome| v1::TransactionStatus {
+            xid: xid.clone(),
+            state: state.into(),
+            outcome: outcome.into(),
+            ..v1::TransactionStatus::default()
+        };
+        match self.next(&xid) {
+            Answer::Outcome(outcome) => Ok(Response::new(status(v1::State::Decided, outcome))),
+            Answer::State(state) => Ok(Response::new(status(state, v1::Outcome::Unspecified))),
+            Answer::Led(leader) => {
+                let mut reply = Response::new(status(v1::State::Ended, v1::Outcome::Committed));
+                reply.metadata_mut().insert(wire::LEADER_ADDRESS, leader.to_string().parse().unwrap());
+                Ok(reply)
+            }
+            Answer::Fails(status) => Err(status),
+            Answer::Hangs => std::future::pending().await,
+            Answer::Order(_) => Err(Status::internal("an order is no answer to a client")),
+        }
+    }
+
+    async fn order(&self, branch: Option<v1::BranchId>) -> Result<Response<v1::BranchOrder>, Status> {
+        match self.next(&branch.unwrap_or_default().xid) {
+            Answer::Order(order) => Ok(Response::new(order)),
+            Answer::Fails(status) => Err(status),
+            Answer::Hangs => std::future::pending().await,
+            other => Err(Status::internal(format!("{other:?} is no answer to a branch"))),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Transactions for Service {
+    async fn begin(&self, request: Request<v1::BeginRequest>) -> Result<Response<v1::TransactionStatus>, Status> {
+        self.status(request.into_inner().xid).await
+    }
+
+    async fn enlist(&self, request: Request<v1::EnlistRequest>) -> Result<Response<v1::TransactionStatus>, Status> {
+        self.status(request.into_inner().xid).await
+    }
+
+    async fn commit(&self, request: Request<v1::CommitRequest>) -> Result<Response<v1::TransactionStatus>, Status> {
+        self.status(request.into_inner().xid).await
+    }
+
+    async fn rollback(&self, request: Request<v1::RollbackRequest>) -> Result<Response<v1::TransactionStatus>, Status> {
+        self.status(request.into_inner().xid).await
+    }
+
+    async fn get(&self, request: Request<v1::GetRequest>) -> Result<Response<v1::TransactionStatus>, Status> {
+        self.status(request.into_inner().xid).await
+    }
+
+    async fn list(&self, request: Request<v1::ListRequest>) -> Result<Response<v1::ListResponse>, Status> {
+        let status = self.status(request.into_inner().after_xid).await?.into_inner();
+        Ok(Response::new(v1::ListResponse { transactions: vec![status], more: true }))
+    }
+}
+
+#[tonic::async_trait]
+impl Branches for Service {
+    async fn vote(&self, request: Request<v1::VoteRequest>) -> Result<Response<v1::BranchOrder>, Status> {
+        self.order(request.into_inner().branch).await
+    }
+
+    async fn inquire(&self, request: Request<v1::InquireRequest>) -> Result<Response<v1::BranchOrder>, Status> {
+        self.order(request.into_inner().branch).await
+    }
+}
+
+#[tonic::async_trait]
+impl Operator for Service {
+    async fn cluster_status(
+        &self,
+        _: Request<v1::ClusterStatusRequest>,
+    ) -> Result<Response<v1::ClusterStatusResponse>, Status> {
+        Ok(Response::new(v1::ClusterStatusResponse { node: 3, term: 9, ..v1::ClusterStatusResponse::default() }))
+    }
+
+    async fn transfer_leader(
+        &self,
+        request: Request<v1::TransferLeaderRequest>,
+    ) -> Result<Response<v1::TransferLeaderResponse>, Status> {
+        Ok(Response::new(v1::TransferLeaderResponse { leader: request.into_inner().to }))
+    }
+}
