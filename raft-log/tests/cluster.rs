@@ -4,113 +4,17 @@
 
 mod support;
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use support::{Book, Net, disconnect, join, leader, options, status_where};
-use verdict_raft_log::files::{RealDisk, Spawn};
-use verdict_raft_log::{NodeId, Options, Position, ProposeError, ReadError, Replica, Role};
-
-const NODES: [NodeId; 3] = [NodeId(1), NodeId(2), NodeId(3)];
-
-struct Cluster {
-    net: Arc<Net>,
-    dirs: Vec<tempfile::TempDir>,
-    books: Vec<Book>,
-    replicas: Vec<Replica>,
-    change: fn(&mut Options),
-}
-
-impl Cluster {
-    async fn start(change: fn(&mut Options)) -> Self {
-        let net = Arc::new(Net::default());
-        let dirs: Vec<_> = NODES.iter().map(|_| tempfile::tempdir().unwrap()).collect();
-        let mut cluster = Self { net, dirs, books: vec![Book::default(); 3], replicas: Vec::new(), change };
-        for at in 0..3 {
-            let replica = cluster.launch(at).await;
-            cluster.replicas.push(replica);
-        }
-        cluster
-    }
-
-    async fn launch(&mut self, at: usize) -> Replica {
-        let mut options = options(NODES[at], &NODES);
-        (self.change)(&mut options);
-        let disk = Arc::new(RealDisk::open(self.dirs[at].path()).unwrap());
-        self.books[at] = Book::default();
-        join(&self.net, options, disk, Spawn::Thread, self.books[at].clone()).await
-    }
-
-    async fn stop(&mut self, node: NodeId) -> usize {
-        let at = self.at(node);
-        disconnect(&self.net, node);
-        self.replicas[at].clone().stop().await;
-        at
-    }
-
-    async fn restart(&mut self, node: NodeId) {
-        let at = self.at(node);
-        self.replicas[at] = self.launch(at).await;
-    }
-
-    fn at(&self, node: NodeId) -> usize {
-        NODES.iter().position(|id| *id == node).unwrap()
-    }
-
-    fn others(&self, node: NodeId) -> Vec<Replica> {
-        self.replicas.iter().filter(|replica| replica.status().node != node).cloned().collect()
-    }
-
-    /// Proposes on whoever leads until it is applied.
-    async fn write(&self, replicas: &[Replica], what: &str) {
-        loop {
-            let replica = leader(replicas).await;
-            match replica.propose(Bytes::from(what.to_owned())).await {
-                Ok(_) => return,
-                Err(ProposeError::NotLeader { .. }) => {}
-                Err(error) => panic!("{what}: {error}"),
-            }
-        }
-    }
-
-    /// Reads on this node until a leader could confirm that it leads.
-    async fn read(&self, replica: &Replica) -> Position {
-        loop {
-            match replica.read_barrier().await {
-                Ok(at) => return at,
-                Err(ReadError::NotLeader { .. }) => drop(leader(&self.replicas).await),
-                Err(error) => panic!("{error}"),
-            }
-        }
-    }
-
-    fn entries(&self, node: NodeId) -> Vec<Bytes> {
-        self.books[self.at(node)].applied.lock().unwrap().iter().map(|(_, entry)| entry.clone()).collect()
-    }
-
-    /// Waits until all nodes have applied the same.
-    async fn settle(&self) {
-        let last = self.read(&leader(&self.replicas).await).await.index;
-        for replica in &self.replicas {
-            status_where(replica, "the last entry", |s| s.applied.is_some_and(|at| at.index >= last)).await;
-        }
-        for node in &NODES[1..] {
-            assert_eq!(self.entries(*node), self.entries(NODES[0]));
-        }
-    }
-
-    async fn end(self) {
-        for replica in self.replicas {
-            replica.stop().await;
-        }
-    }
-}
+use support::cluster::{Cluster, NODES, Stored};
+use support::{leader, status_where};
+use verdict_raft_log::{Options, ProposeError, ReadError, Role};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_proposals_in_flight_are_each_applied_once_in_one_order() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = Cluster::on_real_disks(|_| {}).await;
     let leads = leader(&cluster.replicas).await;
     let proposals = (0..300).map(|i| leads.propose(Bytes::from(format!("{i}"))));
     let answers = join_all(proposals).await;
@@ -127,7 +31,7 @@ async fn many_proposals_in_flight_are_each_applied_once_in_one_order() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_leader_is_followed_by_another_and_comes_back_from_its_disk() {
-    let mut cluster = Cluster::start(|_| {}).await;
+    let mut cluster = Cluster::on_real_disks(|_| {}).await;
     cluster.write(&cluster.replicas, "before").await;
     let old = leader(&cluster.replicas).await.status().node;
     cluster.stop(old).await;
@@ -146,7 +50,7 @@ async fn a_follower_that_lags_gets_only_the_sections_it_lacks() {
     let small = |options: &mut Options| {
         (options.snapshot_every, options.keep_entries, options.chunk_bytes) = (100, 10, 1000);
     };
-    let mut cluster = Cluster::start(small).await;
+    let mut cluster = Cluster::on_real_disks(small).await;
     let leads = leader(&cluster.replicas).await;
     let behind = cluster.others(leads.status().node)[0].status().node;
     let body = |i: u32| Bytes::from(format!("{i:0>60}"));
@@ -163,7 +67,8 @@ async fn a_follower_that_lags_gets_only_the_sections_it_lacks() {
     status_where(&leads, "a snapshot near the end", |s| s.snapshot.is_some_and(|at| at.index > 500)).await;
     assert_eq!(rest.len(), 2);
 
-    let stored: Vec<String> = std::fs::read_dir(cluster.dirs[at].path())
+    let Stored::Really(dir) = &cluster.stores[at] else { unreachable!("it runs on real disks") };
+    let stored: Vec<String> = std::fs::read_dir(dir.path())
         .unwrap()
         .filter_map(|file| {
             Some(file.unwrap().file_name().to_str()?.strip_prefix("section-")?.rsplitn(3, '-').nth(2)?.to_owned())
@@ -186,7 +91,7 @@ async fn a_follower_that_lags_gets_only_the_sections_it_lacks() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_whole_cluster_comes_back_with_its_snapshots() {
     let small = |options: &mut Options| (options.snapshot_every, options.keep_entries) = (50, 5);
-    let mut cluster = Cluster::start(small).await;
+    let mut cluster = Cluster::on_real_disks(small).await;
     for i in 0..130 {
         cluster.write(&cluster.replicas, &i.to_string()).await;
     }
@@ -206,7 +111,7 @@ async fn a_whole_cluster_comes_back_with_its_snapshots() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leadership_is_handed_over_without_losing_a_proposal() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = Cluster::on_real_disks(|_| {}).await;
     let old = leader(&cluster.replicas).await;
     let to = cluster.others(old.status().node)[0].status().node;
     cluster.write(&cluster.replicas, "before").await;
@@ -224,7 +129,7 @@ async fn leadership_is_handed_over_without_losing_a_proposal() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_barrier_sees_what_was_acknowledged_and_fails_on_a_deposed_leader() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = Cluster::on_real_disks(|_| {}).await;
     let old = leader(&cluster.replicas).await;
     let node = old.status().node;
     let follower = cluster.others(node)[0].clone();
@@ -256,7 +161,7 @@ async fn a_read_barrier_sees_what_was_acknowledged_and_fails_on_a_deposed_leader
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopped_replica_says_so() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = Cluster::on_real_disks(|_| {}).await;
     let leads = leader(&cluster.replicas).await;
     leads.clone().stop().await;
     let status = status_where(&leads, "stopped", |s| s.stopped.is_some()).await;

@@ -23,10 +23,15 @@ const NODES: [NodeId; 3] = [NodeId(1), NodeId(2), NodeId(3)];
 /// A node of the simulation.
 struct Node {
     id: NodeId,
-    handle: NodeHandle,
+    /// The simulation's name of it; a handle is good only until the node is killed.
+    place: madsim::task::NodeId,
     disk: SimDisk,
     book: Book,
     replica: Option<Replica>,
+}
+
+fn handle(place: madsim::task::NodeId) -> NodeHandle {
+    Handle::current().get_node(place).unwrap()
 }
 
 struct World {
@@ -44,14 +49,14 @@ impl World {
             Some(|| Duration::from_micros(madsim::rand::Rng::gen_range(&mut madsim::rand::thread_rng(), 100..3000)));
         let nodes = NODES.map(|id| Node {
             id,
-            handle: Handle::current().create_node().name(format!("node-{id}")).build(),
+            place: Handle::current().create_node().name(format!("node-{id}")).build().id(),
             disk: SimDisk::new(),
             book: Book::default(),
             replica: None,
         });
         for node in &nodes {
-            let handle = node.handle.clone();
-            let place = move |work: BoxFuture<'static, ()>| drop(handle.spawn(work));
+            let at = node.place;
+            let place = move |work: BoxFuture<'static, ()>| drop(handle(at).spawn(work));
             net.places.lock().unwrap().insert(node.id, Arc::new(place));
         }
         let rng = StdRng::seed_from_u64(seed);
@@ -74,7 +79,7 @@ impl World {
         node.book = Book::default();
         let (net, book, disk) = (Arc::clone(&self.net), node.book.clone(), Arc::new(node.disk.mount()));
         let spawn = Spawn::Task { write: Duration::from_micros(50), sync: Duration::from_millis(1) };
-        let started = node.handle.spawn(async move { join(&net, options, disk, spawn, book).await });
+        let started = handle(node.place).spawn(async move { join(&net, options, disk, spawn, book).await });
         node.replica = Some(started.await.unwrap());
         self.note(format!("node {} started", at + 1));
     }
@@ -84,8 +89,8 @@ impl World {
         let node = &mut self.nodes[at];
         disconnect(&self.net, node.id);
         node.replica = None;
-        Handle::current().kill(node.handle.id());
-        Handle::current().restart(node.handle.id());
+        Handle::current().kill(node.place);
+        Handle::current().restart(node.place);
         if power {
             node.disk.crash(&mut self.rng);
         }
@@ -96,10 +101,17 @@ impl World {
         self.nodes.iter().filter_map(|node| node.replica.clone()).collect()
     }
 
+    fn describe(&self) -> String {
+        let mut lines: Vec<String> = self.trace.lock().unwrap().iter().rev().take(40).rev().cloned().collect();
+        lines.extend(self.running().iter().map(|replica| format!("{:?}", replica.status())));
+        lines.join("\n")
+    }
+
     /// Proposes once on whoever seems to lead; whether it was acknowledged.
     async fn propose(&self, entry: &str) -> bool {
-        let leads = self.running().into_iter().find(|replica| replica.status().leads());
-        let Some(replica) = leads else {
+        // A deposed leader may not know it yet.
+        let leads = self.running().into_iter().filter(|replica| replica.status().leads());
+        let Some(replica) = leads.max_by_key(|replica| replica.status().term) else {
             tokio::time::sleep(Duration::from_millis(20)).await;
             return false;
         };
@@ -110,6 +122,9 @@ impl World {
             Ok(Err(_)) | Err(_) => None,
         };
         self.note(format!("{entry}: {answer:?}"));
+        if answer.is_none() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
         answer.is_some()
     }
 }
@@ -164,7 +179,7 @@ async fn check(world: &mut World, acknowledged: &[String]) {
     let mut i = 0;
     while !world.propose(&format!("last {i}")).await {
         i += 1;
-        assert!(i < 1000, "nobody leads in the end");
+        assert!(i < 1000, "nobody leads in the end:\n{}", world.describe());
     }
     for replica in world.running() {
         let caught_up = async {
@@ -188,6 +203,7 @@ async fn check(world: &mut World, acknowledged: &[String]) {
 #[test]
 fn nothing_acknowledged_is_lost() {
     for seed in 0..20 {
+        println!("seed {seed}");
         history(seed);
     }
 }

@@ -132,6 +132,14 @@ impl Repair<'_> {
             let why = format!("the repair ends before record {next}, and records up to {end} may be gone");
             return Err(StorageError::Misuse(why));
         }
+        self.finish_settled()
+    }
+
+    /// As [`Repair::finish`], when the owner knows from elsewhere that no record behind those given was acknowledged.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn finish_settled(self) -> Result<Recovery, StorageError> {
         let number = self.log.highest + 1;
         let header = SegmentHeader {
             repair: true,

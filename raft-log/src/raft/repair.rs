@@ -181,7 +181,8 @@ async fn attempt(options: &Options, opened: &mut Opened, link: &dyn PeerLink) ->
         }
         repair.push(&records)?;
     }
-    repair.finish()?;
+    // Whatever else was lost was acknowledged by nobody: a majority confirmed it, and this node is not needed for one.
+    repair.finish_settled()?;
     opened.snapshot_damage = None;
     Ok(())
 }

@@ -8,6 +8,9 @@
     reason = "shared by several test files, each of which uses a part"
 )]
 
+#[cfg(not(madsim))]
+pub mod cluster;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,7 +20,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use verdict_raft_log::files::{Disk, Spawn};
 use verdict_raft_log::{
-    DecodeError, LinkError, Machine, MessageKind, NodeId, Options, PeerLink, Position, Replica, Section, Status,
+    DecodeError, LinkError, Machine, MessageKind, NodeId, Options, PeerLink, Position, Replica, Section, StartError,
+    Status,
 };
 
 /// What a machine has applied, oldest first.
@@ -87,8 +91,8 @@ pub type Place = Arc<dyn Fn(BoxFuture<'static, ()>) + Send + Sync>;
 pub struct Net {
     replicas: Mutex<BTreeMap<NodeId, Replica>>,
     cut: Mutex<BTreeSet<(NodeId, NodeId)>>,
-    /// Messages by sender, receiver and kind, with their bytes.
-    pub sent: Mutex<BTreeMap<(NodeId, NodeId, u32), (u64, u64)>>,
+    /// How many messages were sent, by sender, receiver and kind.
+    pub sent: Mutex<BTreeMap<(NodeId, NodeId, u32), u64>>,
     /// Pieces of sections, as they were sent.
     pub pieces: Mutex<Vec<Bytes>>,
     /// How long a message is under way, each time.
@@ -110,11 +114,11 @@ impl Net {
         self.cut.lock().unwrap().clear();
     }
 
-    /// Messages of a kind that reached a node, with their bytes.
-    pub fn received(&self, to: NodeId, kind: MessageKind) -> (u64, u64) {
+    /// How many messages of a kind a node sent.
+    pub fn sent_by(&self, from: NodeId, kind: MessageKind) -> u64 {
         let sent = self.sent.lock().unwrap();
-        let those = sent.iter().filter(|((_, receiver, k), _)| *receiver == to && *k == u32::from(kind));
-        those.fold((0, 0), |(count, bytes), (_, (c, b))| (count + c, bytes + b))
+        let those = sent.iter().filter(|((sender, _, k), _)| *sender == from && *k == u32::from(kind));
+        those.map(|(_, count)| count).sum()
     }
 
     fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
@@ -142,11 +146,7 @@ impl Link {
         }
         let replica = self.net.replicas.lock().unwrap().get(&to).cloned();
         let replica = replica.ok_or_else(|| LinkError::Unreachable("down".to_owned()))?;
-        {
-            let mut sent = self.net.sent.lock().unwrap();
-            let counted = sent.entry((self.from, to, kind.into())).or_default();
-            *counted = (counted.0 + 1, counted.1 + body.len() as u64);
-        }
+        *self.net.sent.lock().unwrap().entry((self.from, to, kind.into())).or_default() += 1;
         if kind == MessageKind::PutSections {
             self.net.pieces.lock().unwrap().push(body.clone());
         }
@@ -195,11 +195,21 @@ pub fn options(node: NodeId, nodes: &[NodeId]) -> Options {
 
 /// Starts a replica and connects it.
 pub async fn join(net: &Arc<Net>, options: Options, disk: Arc<dyn Disk>, spawn: Spawn, book: Book) -> Replica {
+    try_join(net, options, disk, spawn, book).await.unwrap()
+}
+
+pub async fn try_join(
+    net: &Arc<Net>,
+    options: Options,
+    disk: Arc<dyn Disk>,
+    spawn: Spawn,
+    book: Book,
+) -> Result<Replica, StartError> {
     let node = options.node;
     let link = Arc::new(Link { net: Arc::clone(net), from: node });
-    let replica = Replica::start(options, disk, spawn, book, link).await.unwrap();
+    let replica = Replica::start(options, disk, spawn, book, link).await?;
     net.replicas.lock().unwrap().insert(node, replica.clone());
-    replica
+    Ok(replica)
 }
 
 /// Nobody reaches this node any more.
