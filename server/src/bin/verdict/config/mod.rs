@@ -1,0 +1,215 @@
+//! The configuration of a node: a TOML file with the environment laid over it, checked once. Nothing is guessed: what
+//! is missing or wrong stops the start with an error that names the key.
+
+mod address;
+mod values;
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use verdict_protocol::{ResourceName, Rules};
+use verdict_raft_log::NodeId;
+use verdict_server::Options;
+
+pub(crate) use self::values::ConfigError;
+use self::{
+    address::{Address, endpoint},
+    values::Values,
+};
+
+/// A year: more is a typing error, and far more would overflow a clock.
+const MAX_MS: u64 = 366 * 24 * 3_600_000;
+
+/// What `verdict serve` needs to know.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) options: Options,
+    /// Where the node keeps its log. A relative path starts at the configuration file's folder.
+    pub(crate) data: PathBuf,
+    /// `host:port`.
+    pub(crate) listen: String,
+}
+
+impl Config {
+    /// Reads `path` and the environment.
+    pub(crate) fn read(
+        path: &Path,
+        environment: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigError> {
+        let mut values = Values::read(path, environment)?;
+        let raw = Raw::take(&mut values)?;
+        values.finish()?;
+        raw.check(&values, path)
+    }
+}
+
+/// Every key, not checked against the others yet.
+#[derive(Debug)]
+struct Raw {
+    cluster: Option<String>,
+    node: Option<u64>,
+    data: Option<String>,
+    listen: Option<String>,
+    insecure: bool,
+    nodes: Vec<(String, String)>,
+    resources: Vec<(String, String)>,
+    numbers: BTreeMap<&'static str, u64>,
+}
+
+const NUMBERS: [&str; 16] = [
+    "timeouts.vote_ms",
+    "timeouts.max_vote_ms",
+    "timeouts.transaction_ms",
+    "timeouts.grace_ms",
+    "timeouts.least_vote_ms",
+    "limits.calls",
+    "limits.open",
+    "limits.branches",
+    "log.heartbeat_ms",
+    "log.election_min_ms",
+    "log.election_max_ms",
+    "log.snapshot_every",
+    "log.keep_entries",
+    "retention.outcomes_ms",
+    "retention.lifetime_ms",
+    "retention.skew_ms",
+];
+
+impl Raw {
+    fn take(values: &mut Values) -> Result<Self, ConfigError> {
+        let mut raw = Self {
+            cluster: values.text("cluster")?,
+            node: values.number("node")?,
+            data: values.text("data")?,
+            listen: values.text("listen")?,
+            insecure: values.flag("insecure")?.unwrap_or(false),
+            nodes: values.texts("nodes")?,
+            resources: values.texts("resources")?,
+            numbers: BTreeMap::new(),
+        };
+        for key in NUMBERS {
+            let Some(number) = values.number(key)? else { continue };
+            // How far clocks may be apart, and what a snapshot leaves, may be nothing.
+            let least = u64::from(!matches!(key, "retention.skew_ms" | "log.keep_entries" | "timeouts.least_vote_ms"));
+            if number < least {
+                return Err(values.wrong(key, "must be above 0"));
+            }
+            if key.ends_with("_ms") && number > MAX_MS {
+                return Err(
+                    values.wrong(key, format!("is in milliseconds and at most a year, {MAX_MS}, but it is {number}"))
+                );
+            }
+            raw.numbers.insert(key, number);
+        }
+        Ok(raw)
+    }
+
+    fn check(self, values: &Values, path: &Path) -> Result<Config, ConfigError> {
+        let missing = |key: &str, what: &str| values.wrong(key, format!("is missing: {what}"));
+        let cluster = self.cluster.ok_or_else(|| {
+            missing("cluster", "write the cluster's name, the same on every node: cluster = \"prod\"")
+        })?;
+        let node = self.node.ok_or_else(|| missing("node", "write this node's number in [nodes]: node = 1"))?;
+        let data = self.data.filter(|data| !data.is_empty());
+        let data =
+            data.ok_or_else(|| missing("data", "write the folder for this node's log: data = \"/var/lib/verdict\""))?;
+        if self.nodes.is_empty() {
+            return Err(missing(
+                "nodes",
+                "write [nodes] and below it each node's number and address: 1 = \"10.0.0.1:7401\"",
+            ));
+        }
+
+        let door = Door { values, insecure: self.insecure };
+        let mut nodes = BTreeMap::new();
+        for (name, text) in &self.nodes {
+            let key = format!("nodes.{name}");
+            let number = name.parse().map_err(|_| values.wrong(&key, "nodes are numbered: 1 = \"host:port\""))?;
+            door.check(&key, &Address::parse(text).map_err(|problem| values.wrong(&key, problem))?)?;
+            nodes.insert(NodeId(number), text.clone());
+        }
+        let mut resources = BTreeMap::new();
+        for (name, text) in &self.resources {
+            let key = format!("resources.{name}");
+            let resource =
+                ResourceName::try_from(name.as_str()).map_err(|error| values.wrong(&key, error.to_string()))?;
+            door.check(&key, &endpoint(text).map_err(|problem| values.wrong(&key, problem))?)?;
+            resources.insert(resource, text.clone());
+        }
+        let own = nodes.get(&NodeId(node)).cloned();
+        let listen = self.listen.or(own).unwrap_or_default();
+        let mut options = Options::new(cluster, NodeId(node), nodes);
+        options.resources = resources;
+        set(&self.numbers, &mut options);
+        options.check().map_err(|error| values.wrong(&error.key, error.problem))?;
+        check_log(&options).map_err(|(key, problem)| values.wrong(key, problem))?;
+        door.check("listen", &Address::parse(&listen).map_err(|problem| values.wrong("listen", problem))?)?;
+
+        let data = path.parent().unwrap_or(Path::new("")).join(data);
+        Ok(Config { options, data, listen })
+    }
+}
+
+fn set(numbers: &BTreeMap<&'static str, u64>, options: &mut Options) {
+    let Rules { retention_ms, max_lifetime_ms, max_skew_ms, max_open, max_branches, .. } = &mut options.rules;
+    let log = &mut options.log;
+    for (key, number) in numbers {
+        let number = *number;
+        let time = Duration::from_millis(number);
+        match *key {
+            "timeouts.vote_ms" => options.vote_timeout = time,
+            "timeouts.max_vote_ms" => options.max_vote_timeout = time,
+            "timeouts.transaction_ms" => options.timeout = time,
+            "timeouts.grace_ms" => options.grace = time,
+            "timeouts.least_vote_ms" => options.least_vote_timeout = time,
+            "limits.calls" => options.max_calls = usize::try_from(number).unwrap_or(usize::MAX),
+            "limits.open" => *max_open = number,
+            "limits.branches" => *max_branches = number,
+            "log.heartbeat_ms" => log.heartbeat = time,
+            "log.election_min_ms" => log.election_min = time,
+            "log.election_max_ms" => log.election_max = time,
+            "log.snapshot_every" => log.snapshot_every = number,
+            "log.keep_entries" => log.keep_entries = number,
+            "retention.outcomes_ms" => *retention_ms = number,
+            "retention.lifetime_ms" => *max_lifetime_ms = number,
+            "retention.skew_ms" => *max_skew_ms = number,
+            other => unreachable!("{other} is not among NUMBERS"),
+        }
+    }
+}
+
+/// What the replicated log asks of its times, in this file's words.
+fn check_log(options: &Options) -> Result<(), (&'static str, String)> {
+    let log = &options.log;
+    if log.heartbeat * 2 > log.election_min {
+        let min = log.election_min.as_millis();
+        return Err(("log.heartbeat_ms", format!("must be at most half of log.election_min_ms, which is {min}")));
+    }
+    if log.election_min >= log.election_max {
+        let min = log.election_min.as_millis();
+        return Err(("log.election_max_ms", format!("must be above log.election_min_ms, which is {min}")));
+    }
+    Ok(())
+}
+
+/// Plaintext stays on this machine unless the configuration says otherwise in so many words.
+struct Door<'a> {
+    values: &'a Values,
+    insecure: bool,
+}
+
+impl Door<'_> {
+    fn check(&self, key: &str, address: &Address) -> Result<(), ConfigError> {
+        if self.insecure || address.is_loopback() {
+            return Ok(());
+        }
+        let problem = format!(
+            "{address} is not on this machine, and traffic is not encrypted: use a loopback address, or write \
+             insecure = true if everybody on that network may read and change it"
+        );
+        Err(self.values.wrong(key, problem))
+    }
+}

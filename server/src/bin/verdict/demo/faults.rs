@@ -1,0 +1,213 @@
+//! What goes wrong on purpose: at which part of the bookings, in which order, and what is waited for.
+//!
+//! ```text
+//!   15 %  kill -9 the leader           over when another leads and a booking was committed
+//!   35 %  start that node again        over when it has caught up with the leader
+//!   55 %  SIGSTOP the leader, 3 s      over when it was resumed and follows the new one
+//!   75 %  kill -9 a participant, 1 s   over when it was started again and a booking was committed
+//! ```
+
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+use thiserror::Error;
+use tokio::{
+    net::TcpStream,
+    time::{sleep, sleep_until, timeout},
+};
+
+use super::{
+    board::Board,
+    fleet::{Fleet, FleetError, Who},
+    load::Pace,
+    oracle::Oracle,
+    progress::Progress,
+};
+use crate::{client::short, participant::Kind};
+
+/// At which hundredths of the bookings.
+const POINTS: [usize; 5] = [15, 35, 55, 75, 100];
+
+const PAUSE: Duration = Duration::from_secs(3);
+const PARTICIPANT_DOWN: Duration = Duration::from_secs(1);
+
+/// How long any of the conditions may take: far more than a cluster needs, so that reaching it is a failure.
+const WITHIN: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Error)]
+pub(crate) enum FaultError {
+    #[error(transparent)]
+    Fleet(#[from] FleetError),
+    #[error("{what}: not within {WITHIN:?}; the logs are in {}", dir.display())]
+    TooLong { what: String, dir: PathBuf },
+}
+
+/// A fault that happened.
+#[derive(Debug, Serialize)]
+pub(super) struct Fault {
+    pub(super) what: String,
+    /// How many bookings had their answer.
+    pub(super) at_booking: usize,
+    pub(super) at_ms: u64,
+    /// Until another node led, where one had to.
+    pub(super) new_leader: Option<u64>,
+    pub(super) new_leader_after_ms: Option<u64>,
+    /// Until a booking was committed after it.
+    pub(super) committed_after_ms: u64,
+    /// The longest time around it in which a booking waited and none was committed.
+    pub(super) longest_gap_ms: u64,
+    #[serde(skip)]
+    at: Instant,
+}
+
+/// Everything that the faults need to be made and seen.
+#[derive(Debug)]
+pub(super) struct Stage<'a> {
+    pub(super) dir: PathBuf,
+    pub(super) total: usize,
+    pub(super) fleet: &'a mut Fleet,
+    pub(super) oracle: &'a Oracle,
+    pub(super) board: &'a Board,
+    pub(super) pace: &'a Pace,
+    pub(super) progress: &'a Progress,
+}
+
+impl Stage<'_> {
+    /// Makes all faults, each once enough bookings are done.
+    pub(super) async fn run(self) -> Result<Vec<Fault>, FaultError> {
+        let mut faults = Vec::new();
+
+        self.due(0).await;
+        let killed = self.leader(None).await?;
+        faults.push(self.begins(format!("kill -9 the leader, node {killed}")));
+        self.fleet.kill(Who::Node(killed)).await?;
+        let died = Instant::now();
+        let second = self.leader(Some(killed)).await?;
+        self.elected(&mut faults, second, died);
+        self.commits(&mut faults, died).await?;
+        self.over();
+
+        self.due(1).await;
+        faults.push(self.begins(format!("start node {killed} again")));
+        let started = Instant::now();
+        self.fleet.start(Who::Node(killed))?;
+        let leader = self.leader(None).await?;
+        let goal = self.within("the leader tells how long its log is", self.oracle.node_is(leader, |_| true)).await?;
+        let goal = goal.applied_index;
+        let caught_up = self.oracle.node_is(killed, |status| status.leader.is_some() && status.applied_index >= goal);
+        self.within("the node that came back catches up", caught_up).await?;
+        self.tell(format!("node {killed} has caught up, {} after its start", short(started.elapsed())));
+        self.commits(&mut faults, started).await?;
+        self.over();
+
+        self.due(2).await;
+        let paused = self.leader(None).await?;
+        faults.push(self.begins(format!("pause the leader, node {paused}, for {}", short(PAUSE))));
+        self.fleet.pause(Who::Node(paused))?;
+        let stopped = Instant::now();
+        let third = self.leader(Some(paused)).await?;
+        self.elected(&mut faults, third, stopped);
+        self.commits(&mut faults, stopped).await?;
+        sleep_until((stopped + PAUSE).into()).await;
+        self.fleet.resume(Who::Node(paused))?;
+        let follows = self.oracle.node_is(paused, |status| status.leader.is_some_and(|leader| leader != paused));
+        self.within("the paused leader follows its successor", follows).await?;
+        self.tell(format!("node {paused} was resumed and follows"));
+        self.over();
+
+        self.due(3).await;
+        let kind = Kind::Wallet;
+        let name = kind.name();
+        faults.push(self.begins(format!("kill -9 the participant {name}, for {}", short(PARTICIPANT_DOWN))));
+        self.fleet.kill(Who::Participant(kind)).await?;
+        let died = Instant::now();
+        sleep(PARTICIPANT_DOWN).await;
+        self.fleet.start(Who::Participant(kind))?;
+        self.within("the participant that came back listens", async {
+            while TcpStream::connect(self.fleet.participant(kind)).await.is_err() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await?;
+        let back = Instant::now();
+        self.tell(format!("{name} was started again"));
+        self.commits(&mut faults, back).await?;
+        if let Some(fault) = faults.last_mut() {
+            fault.committed_after_ms = millis(died.elapsed());
+        }
+        self.over();
+        Ok(faults)
+    }
+
+    /// Waits until the bookings have come to the `stage`-th point.
+    async fn due(&self, stage: usize) {
+        let point = self.total * POINTS[stage] / 100;
+        self.board.reach(|counts| counts.done >= point).await;
+        self.pace.slow_down(point, self.total * POINTS[stage + 1] / 100);
+    }
+
+    fn over(&self) {
+        self.pace.full_speed();
+    }
+
+    fn begins(&self, what: String) -> Fault {
+        self.tell(what.clone());
+        Fault {
+            what,
+            at_booking: self.board.counts().done,
+            at_ms: millis(self.board.start().elapsed()),
+            new_leader: None,
+            new_leader_after_ms: None,
+            committed_after_ms: 0,
+            longest_gap_ms: 0,
+            at: Instant::now(),
+        }
+    }
+
+    fn elected(&self, faults: &mut [Fault], leader: u64, since: Instant) {
+        self.tell(format!("node {leader} leads, {} later", short(since.elapsed())));
+        if let Some(fault) = faults.last_mut() {
+            fault.new_leader = Some(leader);
+            fault.new_leader_after_ms = Some(millis(since.elapsed()));
+        }
+    }
+
+    /// Waits until one more booking is committed.
+    async fn commits(&self, faults: &mut [Fault], since: Instant) -> Result<(), FaultError> {
+        let before = self.board.counts().committed;
+        self.within("a booking is committed", self.board.reach(|counts| counts.committed > before)).await?;
+        if let Some(fault) = faults.last_mut() {
+            fault.committed_after_ms = millis(since.elapsed());
+        }
+        Ok(())
+    }
+
+    async fn leader(&self, except: Option<u64>) -> Result<u64, FaultError> {
+        self.within("a node leads", self.oracle.leader(except)).await
+    }
+
+    async fn within<T>(&self, what: &str, condition: impl Future<Output = T>) -> Result<T, FaultError> {
+        let late = |_| FaultError::TooLong { what: what.to_owned(), dir: self.dir.clone() };
+        timeout(WITHIN, condition).await.map_err(late)
+    }
+
+    fn tell(&self, what: String) {
+        self.progress.line(self.board, &what);
+    }
+}
+
+/// Measures the gap around each fault: from it to the next one, or to the end.
+pub(super) fn measure_gaps(faults: &mut [Fault], board: &Board) {
+    let mut end = Instant::now();
+    for fault in faults.iter_mut().rev() {
+        fault.longest_gap_ms = millis(board.longest_stall(fault.at, end));
+        end = fault.at;
+    }
+}
+
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

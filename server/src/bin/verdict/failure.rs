@@ -1,0 +1,53 @@
+//! How a command fails: its exit code and its text.
+
+use std::error::Error;
+
+use thiserror::Error;
+use verdict_client::CallError;
+
+use crate::{client::AskError, demo::DemoError, participant::ParticipantError, serve::ServeError};
+
+#[derive(Debug, Error)]
+pub(crate) enum Failure {
+    #[error("the runtime did not start")]
+    Runtime(#[source] std::io::Error),
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    #[error(transparent)]
+    Ask(#[from] AskError),
+    #[error(transparent)]
+    Participant(#[from] ParticipantError),
+    #[error(transparent)]
+    Demo(#[from] DemoError),
+}
+
+impl Failure {
+    /// As `verdict --help` lists them.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Serve(ServeError::Config(_) | ServeError::Logging(_))
+            | Self::Ask(AskError::Options(_) | AskError::Xid(_))
+            | Self::Participant(
+                ParticipantError::Options(_) | ParticipantError::Resource(_) | ParticipantError::Logging(_),
+            )
+            | Self::Demo(DemoError::Bookings(_) | DemoError::Keep { .. }) => 2,
+            Self::Ask(AskError::Call(CallError::Unknown { .. })) => 3,
+            Self::Demo(DemoError::Interrupted) => 130,
+            Self::Runtime(_) | Self::Serve(_) | Self::Ask(_) | Self::Participant(_) | Self::Demo(_) => 1,
+        }
+    }
+}
+
+/// An error and its sources on one line, without those whose text is already there.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}

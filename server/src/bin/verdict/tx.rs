@@ -1,0 +1,234 @@
+//! `verdict tx`.
+
+use std::{process::ExitCode, time::Duration};
+
+use clap::Subcommand;
+use serde::Serialize;
+use verdict_client::{ListQuery, Outcome, Reason, Settlement, State, TransactionStatus, Vote, Xid};
+
+use crate::client::{AskError, Format, Target, duration, short, table};
+
+/// The exit code of a question about a transaction that the cluster does not know.
+const NOT_KNOWN: u8 = 4;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Tx {
+    /// List transactions, oldest first.
+    List {
+        /// Only transactions with a branch in doubt.
+        #[arg(long)]
+        in_doubt: bool,
+        /// Only transactions at least this old, such as 30s.
+        #[arg(long, value_parser = duration, value_name = "AGE")]
+        older_than: Option<Duration>,
+        /// At most so many, up to 1000.
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        limit: u32,
+        /// Go on behind this transaction: where the last page ended.
+        #[arg(long, value_name = "XID")]
+        after: Option<String>,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Show a transaction with its branches.
+    Show {
+        xid: String,
+        #[command(flatten)]
+        target: Target,
+    },
+}
+
+#[derive(Debug, Serialize)]
+struct ListView {
+    transactions: Vec<TransactionView>,
+    more: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct TransactionView {
+    xid: String,
+    state: &'static str,
+    outcome: Option<&'static str>,
+    reason: Option<ReasonView>,
+    log_index: Option<u64>,
+    age_ms: u64,
+    branches: Vec<BranchView>,
+}
+
+#[derive(Debug, Serialize)]
+struct BranchView {
+    number: u32,
+    resource: String,
+    vote: Option<&'static str>,
+    reason: Option<ReasonView>,
+    settlement: Option<&'static str>,
+    last_error: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct ReasonView {
+    code: String,
+    text: String,
+    source_code: Option<String>,
+    retryable: bool,
+}
+
+impl Tx {
+    pub(crate) async fn run(self) -> Result<ExitCode, AskError> {
+        match self {
+            Self::List { in_doubt, older_than, limit, after, target } => {
+                let after = after.as_deref().map(Xid::parse).transpose()?;
+                let query = ListQuery { limit, in_doubt, older_than: older_than.unwrap_or_default(), after };
+                let page = target.connect()?.list(query).await?;
+                let transactions = page.transactions.into_iter().map(view).collect();
+                target.print(&ListView { transactions, more: page.more }, list_text)?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Self::Show { xid, target } => {
+                let status = target.connect()?.get(Xid::parse(&xid)?).await?;
+                let state = status.state;
+                let view = view(status);
+                match state {
+                    State::Unknown if target.output == Format::Text => eprintln!(
+                        "verdict: {xid}: the cluster knows no such transaction; its first call may still be on its way"
+                    ),
+                    State::Expired if target.output == Format::Text => {
+                        eprintln!("verdict: {xid}: will not commit from now on; whether it did is no longer kept")
+                    }
+                    _ => target.print(&view, show_text)?,
+                }
+                let found = !matches!(state, State::Unknown | State::Expired);
+                Ok(if found { ExitCode::SUCCESS } else { ExitCode::from(NOT_KNOWN) })
+            }
+        }
+    }
+}
+
+fn view(status: TransactionStatus) -> TransactionView {
+    let (outcome, reason, log_index) = match status.decision {
+        Some(decision) => (Some(outcome_word(decision.outcome)), decision.reason, Some(decision.log_index)),
+        None => (None, None, None),
+    };
+    TransactionView {
+        xid: status.xid.to_string(),
+        state: state_word(status.state),
+        outcome,
+        reason: reason.map(reason_view),
+        log_index,
+        age_ms: u64::try_from(status.age.as_millis()).unwrap_or(u64::MAX),
+        branches: status
+            .branches
+            .into_iter()
+            .map(|branch| BranchView {
+                number: branch.number,
+                resource: branch.resource.into(),
+                vote: branch.vote.map(vote_word),
+                reason: branch.reason.map(reason_view),
+                settlement: branch.settlement.map(settlement_word),
+                last_error: Some(branch.last_error).filter(|error| !error.is_empty()),
+            })
+            .collect(),
+    }
+}
+
+fn reason_view(reason: Reason) -> ReasonView {
+    ReasonView {
+        code: reason.code.to_string(),
+        text: reason.text,
+        source_code: Some(reason.source_code).filter(|code| !code.is_empty()),
+        retryable: reason.retryable,
+    }
+}
+
+fn list_text(view: &ListView) -> String {
+    if view.transactions.is_empty() {
+        return "no transactions".to_owned();
+    }
+    let mut list = table(&["XID", "STATE", "OUTCOME", "AGE", "BRANCHES"]);
+    for transaction in &view.transactions {
+        let branches: Vec<&str> = transaction.branches.iter().map(|branch| branch.resource.as_str()).collect();
+        list.add_row([
+            transaction.xid.clone(),
+            transaction.state.to_owned(),
+            transaction.outcome.unwrap_or("").to_owned(),
+            short(Duration::from_millis(transaction.age_ms)),
+            branches.join(", "),
+        ]);
+    }
+    let mut text = list.to_string();
+    if let Some(last) = view.transactions.last().filter(|_| view.more) {
+        text.push_str(&format!("\nmore follow: --after {}", last.xid));
+    }
+    text
+}
+
+fn show_text(view: &TransactionView) -> String {
+    let mut text = format!("transaction  {}\nstate        {}\n", view.xid, view.state);
+    if let (Some(outcome), Some(index)) = (view.outcome, view.log_index) {
+        text.push_str(&format!("outcome      {outcome}, at index {index} of the log\n"));
+    }
+    if let Some(reason) = &view.reason {
+        text.push_str(&format!("reason       {}\n", reason_text(reason)));
+    }
+    text.push_str(&format!("age          {}\n", short(Duration::from_millis(view.age_ms))));
+    if view.branches.is_empty() {
+        return text;
+    }
+    let mut branches = table(&["BRANCH", "RESOURCE", "VOTE", "SETTLED", "NOTE"]);
+    for branch in &view.branches {
+        let note = match (&branch.reason, &branch.last_error) {
+            (Some(reason), _) => reason_text(reason),
+            (None, Some(error)) => error.clone(),
+            (None, None) => String::new(),
+        };
+        branches.add_row([
+            branch.number.to_string(),
+            branch.resource.clone(),
+            branch.vote.unwrap_or("-").to_owned(),
+            branch.settlement.unwrap_or("-").to_owned(),
+            note,
+        ]);
+    }
+    format!("{text}\n{branches}")
+}
+
+fn reason_text(reason: &ReasonView) -> String {
+    let source = reason.source_code.as_ref().map_or(String::new(), |code| format!(" ({code})"));
+    format!("{}: {}{source}", reason.code, reason.text)
+}
+
+fn state_word(state: State) -> &'static str {
+    match state {
+        State::Active => "ACTIVE",
+        State::Voting => "VOTING",
+        State::Decided => "DECIDED",
+        State::Ended => "ENDED",
+        State::Expired => "EXPIRED",
+        State::Unknown => "UNKNOWN",
+    }
+}
+
+pub(crate) fn outcome_word(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Committed => "COMMITTED",
+        Outcome::Aborted => "ABORTED",
+    }
+}
+
+fn vote_word(vote: Vote) -> &'static str {
+    match vote {
+        Vote::Prepared => "PREPARED",
+        Vote::ReadOnly => "READ_ONLY",
+        Vote::Refused => "REFUSED",
+    }
+}
+
+fn settlement_word(settlement: Settlement) -> &'static str {
+    match settlement {
+        Settlement::Done => "DONE",
+        Settlement::HeuristicCommit => "HEURISTIC_COMMIT",
+        Settlement::HeuristicRollback => "HEURISTIC_ROLLBACK",
+        Settlement::HeuristicMixed => "HEURISTIC_MIXED",
+        Settlement::HeuristicHazard => "HEURISTIC_HAZARD",
+    }
+}
