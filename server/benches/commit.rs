@@ -6,8 +6,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a benchmark")]
 
-#[path = "../tests/support/processes.rs"]
-mod processes;
+#[path = "../tests/support/mod.rs"]
+mod support;
 
 use std::{
     sync::{
@@ -18,7 +18,7 @@ use std::{
 };
 
 use hdrhistogram::Histogram;
-use processes::{Cluster, RESOURCES};
+use support::{Cluster, RESOURCES};
 use verdict_client::{Outcome, Verdict};
 
 const CLIENTS: [usize; 3] = [1, 16, 64];

@@ -1,38 +1,40 @@
-//! Three nodes and three participants in this process, over real sockets and real files.
+//! Three `verdict serve` processes over loopback, and three participants in this process.
+//!
+//! Each user of this file uses a part of it.
+#![allow(dead_code, unused_imports, reason = "shared by tests and a benchmark, each with its own needs")]
+
+mod gates;
 
 use std::{
     collections::BTreeMap,
+    fmt::Write as _,
+    fs,
     net::TcpListener,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::Arc,
     time::Duration,
 };
 
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-use tokio::{sync::oneshot, task::JoinHandle, time::Instant};
+use tokio::{task::JoinHandle, time::Instant};
 use tonic::transport::Server;
 use verdict_client::{
-    BranchId, ResourceName, Verdict,
+    BranchId, Reason, ResourceName, Verdict,
     participant::{ParticipantOptions, Participants, ResourceManager},
     resource::{
         Reservation,
         memory::{Ledger, Memory},
     },
 };
-use verdict_proto::{
-    peer::v1::peer_server::PeerServer,
-    v1::{
-        branches_server::BranchesServer, operator_server::OperatorServer, participant_server::ParticipantServer,
-        transactions_server::TransactionsServer,
-    },
-};
-use verdict_protocol::Reason;
-use verdict_raft_log::NodeId;
-use verdict_server::{MAX_MESSAGE, Node, Options, Seams};
+use verdict_proto::v1::participant_server::ParticipantServer;
 
-/// A participant's own state: how often each branch took effect, or was undone.
+pub(crate) use gates::Gates;
+
+pub(crate) const RESOURCES: [&str; 3] = ["seats", "wallet", "tickets"];
+
+/// A participant's own state: how often each branch was reserved, took effect, was undone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Effects {
     pub(crate) reserved: BTreeMap<BranchId, u32>,
@@ -62,139 +64,177 @@ impl Ledger for Effects {
     }
 }
 
-pub(crate) const RESOURCES: [&str; 3] = ["seats", "wallet", "tickets"];
+/// Wraps a participant, so that a test decides when it answers.
+pub(crate) type Wrap = dyn Fn(&str, Arc<dyn ResourceManager>) -> Arc<dyn ResourceManager>;
 
-pub(crate) struct Cluster {
-    options: BTreeMap<NodeId, Options>,
-    running: BTreeMap<NodeId, Running>,
-    data: TempDir,
-    pub(crate) participants: BTreeMap<ResourceName, Memory<Effects>>,
-    _serving: Vec<JoinHandle<()>>,
+pub(crate) fn name(resource: &str) -> ResourceName {
+    resource.try_into().unwrap()
 }
 
-struct Running {
-    node: Node,
-    stop: oneshot::Sender<()>,
-    served: JoinHandle<()>,
+pub(crate) struct Cluster {
+    data: TempDir,
+    pub(crate) nodes: BTreeMap<u64, String>,
+    processes: BTreeMap<u64, Child>,
+    pub(crate) participants: BTreeMap<String, Memory<Effects>>,
+    _serving: Vec<JoinHandle<()>>,
 }
 
 impl Cluster {
     pub(crate) async fn start() -> Self {
-        Self::start_with(|_| {}).await
+        Self::start_with(&|_, manager| manager).await
     }
 
-    pub(crate) async fn start_with(change: impl Fn(&mut Options)) -> Self {
-        let nodes: BTreeMap<NodeId, String> = (1..=3).map(|n| (NodeId(n), free_address())).collect();
+    pub(crate) async fn start_with(wrap: &Wrap) -> Self {
+        let nodes: BTreeMap<u64, String> = (1..=3).zip(free_addresses(3)).collect();
         let mut participants = BTreeMap::new();
-        let mut resources = BTreeMap::new();
+        let mut endpoints = BTreeMap::new();
         let mut serving = Vec::new();
-        for name in RESOURCES {
-            let name = ResourceName::try_from(name).unwrap();
+        for (name, address) in RESOURCES.into_iter().zip(free_addresses(3)) {
             let memory = Memory::new(Effects::default());
-            let address = free_address();
-            let manager: Arc<dyn ResourceManager> = Arc::new(memory.open());
+            let manager = wrap(name, Arc::new(memory.open()));
             let verdict = Verdict::new(verdict_client::Options::new(nodes.values().cloned())).unwrap();
-            let served = Participants::start([(name.clone(), manager)], verdict, ParticipantOptions::default());
+            let resource = ResourceName::try_from(name).unwrap();
+            let served = Participants::start([(resource, manager)], verdict, ParticipantOptions::default());
             let listen = address.parse().unwrap();
             serving.push(tokio::spawn(async move {
                 let service = ParticipantServer::new(served.handlers());
                 Server::builder().add_service(service).serve(listen).await.unwrap();
                 served.stop().await;
             }));
-            resources.insert(name.clone(), format!("http://{address}"));
-            participants.insert(name, memory);
+            endpoints.insert(name, address);
+            participants.insert(name.to_owned(), memory);
         }
-        let options = nodes
-            .keys()
-            .map(|node| {
-                let mut options = Options::new("test", *node, nodes.clone());
-                options.resources = resources.clone();
-                change(&mut options);
-                (*node, options)
-            })
-            .collect();
         let data = tempfile::tempdir().unwrap();
-        let mut cluster = Self { options, running: BTreeMap::new(), data, participants, _serving: serving };
-        for node in nodes.into_keys() {
-            cluster.start_node(node).await;
+        for node in nodes.keys() {
+            let mut config = format!(
+                "cluster = \"test\"\nnode = {node}\ndata = {:?}\n[nodes]\n",
+                data.path().join(format!("data-{node}"))
+            );
+            for (node, address) in &nodes {
+                writeln!(config, "{node} = \"{address}\"").unwrap();
+            }
+            config.push_str("[resources]\n");
+            for (name, address) in &endpoints {
+                writeln!(config, "{name} = \"http://{address}\"").unwrap();
+            }
+            fs::write(data.path().join(format!("node-{node}.toml")), config).unwrap();
         }
+        let mut cluster = Self { data, nodes, processes: BTreeMap::new(), participants, _serving: serving };
+        for node in cluster.nodes.clone().into_keys() {
+            cluster.start_node(node);
+        }
+        cluster.leader().await;
         cluster
     }
 
-    pub(crate) async fn start_node(&mut self, node: NodeId) {
-        let options = self.options[&node].clone();
-        let address = options.nodes[&node].parse().unwrap();
-        let seams = Seams::production(&self.data.path().join(node.to_string())).unwrap();
-        let started = Node::start(options, seams).await.unwrap();
-        let services = started.services().clone();
-        let (stop, stopped) = oneshot::channel();
-        let served = tokio::spawn(async move {
-            Server::builder()
-                .add_service(TransactionsServer::new(services.transactions()))
-                .add_service(BranchesServer::new(services.branches()))
-                .add_service(OperatorServer::new(services.operator()))
-                .add_service(PeerServer::new(services.peer()).max_decoding_message_size(MAX_MESSAGE))
-                .serve_with_shutdown(address, async move { drop(stopped.await) })
-                .await
-                .unwrap();
-        });
-        self.running.insert(node, Running { node: started, stop, served });
+    fn file(&self, name: String) -> PathBuf {
+        self.data.path().join(name)
     }
 
-    /// Stops a node without handing over, as abruptly as one in this process can be.
-    pub(crate) async fn stop_node(&mut self, node: NodeId) {
-        let running = self.running.remove(&node).unwrap();
-        running.served.abort();
-        drop(running.stop);
-        running.node.stop().await;
+    pub(crate) fn start_node(&mut self, node: u64) {
+        let log = fs::File::options().create(true).append(true).open(self.file(format!("node-{node}.log"))).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_verdict"))
+            .args(["serve", "--config"])
+            .arg(self.file(format!("node-{node}.toml")))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.processes.insert(node, child);
     }
 
-    pub(crate) fn node(&self, node: NodeId) -> &Node {
-        &self.running[&node].node
+    /// Kills a node as `kill -9` does.
+    pub(crate) fn kill(&mut self, node: u64) {
+        let mut child = self.processes.remove(&node).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
-    pub(crate) fn addresses(&self) -> Vec<String> {
-        self.options.values().next().unwrap().nodes.values().cloned().collect()
+    /// Stops a node from running, or lets it run on.
+    pub(crate) fn pause(&self, node: u64, pause: bool) {
+        let signal = if pause { Signal::STOP } else { Signal::CONT };
+        kill_process(self.pid(node), signal).unwrap();
     }
 
-    pub(crate) fn address(&self, node: NodeId) -> String {
-        self.options[&node].nodes[&node].clone()
+    pub(crate) fn pid(&self, node: u64) -> Pid {
+        Pid::from_child(&self.processes[&node])
     }
 
     pub(crate) fn client(&self) -> Verdict {
-        Verdict::new(verdict_client::Options::new(self.addresses())).unwrap()
+        Verdict::new(verdict_client::Options::new(self.nodes.values().cloned())).unwrap()
     }
 
-    /// Waits until one node leads.
-    pub(crate) async fn leader(&self) -> NodeId {
+    /// A client that knows one node only.
+    pub(crate) fn client_of(&self, node: u64) -> Verdict {
+        Verdict::new(verdict_client::Options::new([self.nodes[&node].clone()])).unwrap()
+    }
+
+    /// Waits until a running node says that it leads, and returns it.
+    pub(crate) async fn leader(&self) -> u64 {
         let by = Instant::now() + Duration::from_secs(20);
         loop {
-            if let Some((node, _)) = self.running.iter().find(|(_, running)| running.node.status().leads()) {
-                return *node;
+            for node in self.processes.keys() {
+                let asked = self.client_of(*node).with_deadline(Duration::from_millis(300)).cluster_status().await;
+                if asked.is_ok_and(|status| status.leader == Some(*node) && status.cluster.is_some()) {
+                    return *node;
+                }
             }
-            assert!(Instant::now() < by, "no leader after 20 s");
+            assert!(Instant::now() < by, "no leader after 20 s; see {}", self.logs());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    pub(crate) async fn last_index(&self) -> u64 {
+        self.client().cluster_status().await.unwrap().last_index
+    }
+
+    /// Processor time of all nodes.
+    pub(crate) fn cpu(&self) -> Duration {
+        let ticks = |child: &Child| -> u64 {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+            let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+            fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+        };
+        // Linux counts in hundredths of a second.
+        Duration::from_millis(self.processes.values().map(ticks).sum::<u64>() * 10)
+    }
+
+    pub(crate) fn effects(&self, resource: &str) -> Effects {
+        self.participants[resource].ledger()
+    }
+
+    /// Waits until `condition` holds of this cluster.
+    pub(crate) async fn wait_for(&self, what: &str, condition: impl Fn(&Self) -> bool) {
+        let by = Instant::now() + Duration::from_secs(20);
+        while !condition(self) {
+            assert!(Instant::now() < by, "not within 20 s: {what}; see {}", self.logs());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
-    pub(crate) fn effects(&self, resource: &str) -> Effects {
-        self.participants[&ResourceName::try_from(resource).unwrap()].ledger()
+    /// What the nodes logged.
+    pub(crate) fn logs(&self) -> String {
+        let logs = self.nodes.keys().map(|node| {
+            let text = fs::read_to_string(self.file(format!("node-{node}.log"))).unwrap_or_default();
+            let tail: Vec<&str> = text.lines().rev().take(15).collect();
+            format!("node {node}:\n{}\n", tail.into_iter().rev().collect::<Vec<_>>().join("\n"))
+        });
+        logs.collect()
     }
+}
 
-    /// Waits until `condition` holds of the participants.
-    pub(crate) async fn wait_for(&self, what: &str, condition: impl Fn(&Self) -> bool) {
-        let by = Instant::now() + Duration::from_secs(20);
-        while !condition(self) {
-            assert!(Instant::now() < by, "not within 20 s: {what}");
-            tokio::time::sleep(Duration::from_millis(5)).await;
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for child in self.processes.values_mut() {
+            drop(child.kill());
+            drop(child.wait());
         }
     }
 }
 
-/// A port that nobody else in this process is given.
-pub(crate) fn free_address() -> String {
-    static TAKEN: AtomicU64 = AtomicU64::new(0);
-    TAKEN.fetch_add(1, Ordering::Relaxed);
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().to_string()
+/// Addresses that nobody listens at, each another.
+pub(crate) fn free_addresses(count: usize) -> Vec<String> {
+    let listeners: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
 }
