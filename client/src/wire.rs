@@ -76,7 +76,7 @@ fn present<T>(field: &'static str, value: Option<T>) -> Result<T, WireError> {
     value.ok_or(WireError::Missing { field })
 }
 
-fn millis(duration: Duration) -> u64 {
+pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -418,6 +418,10 @@ impl FromWire<v1::BranchOrder> for Order {
     }
 }
 
+fn node(v1::NodeStatus { node, address, voter, matched_index }: v1::NodeStatus) -> NodeStatus {
+    NodeStatus { node, address, voter, matched_index }
+}
+
 impl FromWire<v1::ClusterStatusResponse> for ClusterStatus {
     fn from_wire(wire: v1::ClusterStatusResponse) -> Result<Self, WireError> {
         Ok(Self {
@@ -427,16 +431,7 @@ impl FromWire<v1::ClusterStatusResponse> for ClusterStatus {
             // A node that has not heard of its cluster's founding yet sends none.
             cluster: if wire.cluster.is_empty() { None } else { Some(ClusterId::from_wire(wire.cluster)?) },
             incarnation: wire.incarnation,
-            nodes: wire
-                .nodes
-                .into_iter()
-                .map(|node| NodeStatus {
-                    node: node.node,
-                    address: node.address,
-                    voter: node.voter,
-                    matched_index: node.matched_index,
-                })
-                .collect(),
+            nodes: wire.nodes.into_iter().map(node).collect(),
             last_index: wire.last_index,
             applied_index: wire.applied_index,
             log_time: LogTime::from_millis(wire.log_time_ms),

@@ -5,7 +5,11 @@
 
 mod common;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    io::{Seek, SeekFrom, Write},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -254,6 +258,27 @@ impl Handler for Full {
     fn cancel(&mut self, database: &Connection, branch: BranchId, payload: &[u8]) -> rusqlite::Result<()> {
         self.inner.cancel(database, branch, payload)
     }
+}
+
+#[tokio::test]
+async fn a_damaged_database_stops_the_table() {
+    let subject = InSqlite::new();
+    let path = subject.directory.path().join("seats.db");
+    assert_eq!(subject.table.prepare(prepare(1, b"one seat")).await.unwrap().vote, Vote::Prepared);
+    let database = subject.connection();
+    let number = |sql| database.query_row(sql, [], |row| row.get::<_, u32>(0)).unwrap();
+    let root = number("SELECT rootpage FROM sqlite_schema WHERE name = 'verdict_branch'");
+    let page_size = number("PRAGMA page_size");
+    assert_eq!(number("PRAGMA wal_checkpoint(TRUNCATE)"), 0);
+    let mut file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.seek(SeekFrom::Start(u64::from((root - 1) * page_size))).unwrap();
+    file.write_all(&vec![0xFF; page_size as usize]).unwrap();
+
+    let table = BranchTable::open(path, SeatTable, TableOptions::default()).unwrap();
+    let damaged = table.prepare(prepare(2, b"one seat")).await.unwrap_err().to_string();
+    assert!(damaged.contains("is damaged: restore it"), "{damaged}");
+    let stopped = table.commit(settle(1)).await.unwrap_err().to_string();
+    assert!(stopped.contains("stopped after an earlier error, restart the service"), "{stopped}");
 }
 
 #[tokio::test]

@@ -76,6 +76,7 @@ impl Caller {
     {
         let start = Instant::now();
         let mut attempts = 0;
+        let rounds_of = self.shared().routes.configured();
         let mut pauses = 0;
         let mut redirected = false;
         // An attempt without an answer may have been logged, whatever later attempts say.
@@ -84,7 +85,7 @@ impl Caller {
             let now = Instant::now();
             let (node, channel) = self.shared().routes.pick(now);
             let left = deadline.saturating_sub(now - start);
-            let patience = self.attempt_timeout.saturating_mul(1 << attempts.min(8)).min(left);
+            let patience = self.attempt_timeout.saturating_mul(1 << (attempts / rounds_of).min(8)).min(left);
             attempts += 1;
             let mut request = Request::new(message.clone());
             request.set_timeout(patience);

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     participant::Voted,
-    wire::{FromWire, ToWire, WireError},
+    wire::{FromWire, ToWire, WireError, millis},
 };
 
 /// Talks to a Verdict cluster. Cheap to clone; clones share the connections and what is known of the leader.
@@ -263,8 +263,4 @@ fn decision(asked: Xid, reply: v1::TransactionStatus) -> Result<Decision, NoAnsw
 fn expired() -> NoAnswer {
     let text = "the transaction will not commit from now on; whether it did is no longer kept";
     NoAnswer::Refused(RefusalCode::Expired, text.to_owned())
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -57,6 +57,11 @@ impl Routes {
         Some(Node { address, channel, suspected_until: None, answered: None })
     }
 
+    /// How many nodes the options name: at least one.
+    pub(super) fn configured(&self) -> u32 {
+        u32::try_from(self.configured).unwrap_or(u32::MAX)
+    }
+
     /// The preferred node, or the next one after it that is not suspected.
     pub(super) fn pick(&self, now: Instant) -> (String, Channel) {
         let order = (0..self.nodes.len()).map(|step| &self.nodes[(self.preferred + step) % self.nodes.len()]);

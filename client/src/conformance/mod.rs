@@ -24,7 +24,7 @@ use crate::participant::ResourceManager;
 
 /// A participant under test.
 #[tonic::async_trait]
-pub trait Subject: Send {
+pub trait Subject: Send + Sync {
     /// The participant as it runs now.
     fn manager(&self) -> Arc<dyn ResourceManager>;
 

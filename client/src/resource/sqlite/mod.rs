@@ -10,9 +10,39 @@
 //! what became of the branch, so that either both are durable or neither is. Nothing is answered before the commit.
 //! Calls that arrive while a commit is under way share the next one.
 //!
-//! An error of SQLite's (the disk is full, the database is locked or damaged) is
-//! [`NotAnswered::Unavailable`](crate::participant::NotAnswered::Unavailable), never a vote. After an I/O error or
-//! damage nothing more is answered until the table is opened again: what a failed fsync left behind can't be known.
+//! An error of SQLite's (the disk is full, the database is locked or damaged) is [`NotAnswered::Unavailable`], never a
+//! vote. After an I/O error or damage nothing more is answered until the table is opened again: what a failed fsync
+//! left behind can't be known.
+//!
+//! ```no_run
+//! use rusqlite::{Connection, Result};
+//! use verdict_client::{BranchId, Reason, resource::{Reservation, sqlite::{BranchTable, Handler, TableOptions}}};
+//!
+//! /// A payload is the number of a seat. `held_by` is set by reserve, `sold` by confirm.
+//! struct Seats;
+//!
+//! impl Handler for Seats {
+//!     fn reserve(&mut self, database: &Connection, branch: BranchId, seat: &[u8]) -> Result<Reservation> {
+//!         let free = "UPDATE seats SET held_by = ?1 WHERE seat = ?2 AND held_by IS NULL";
+//!         match database.execute(free, (branch.to_string(), seat))? {
+//!             1 => Ok(Reservation::Reserved),
+//!             _ => Ok(Reservation::Refused(Reason::refused("the seat is taken", "SOLD_OUT", false))),
+//!         }
+//!     }
+//!
+//!     fn confirm(&mut self, database: &Connection, branch: BranchId, _: &[u8]) -> Result<()> {
+//!         database.execute("UPDATE seats SET sold = 1 WHERE held_by = ?1", [branch.to_string()]).map(drop)
+//!     }
+//!
+//!     fn cancel(&mut self, database: &Connection, branch: BranchId, _: &[u8]) -> Result<()> {
+//!         database.execute("UPDATE seats SET held_by = NULL WHERE held_by = ?1", [branch.to_string()]).map(drop)
+//!     }
+//! }
+//!
+//! let seats = BranchTable::open("seats.db", Seats, TableOptions::default())?;
+//! // Hand it to `Participants::start`.
+//! # Ok::<(), verdict_client::resource::sqlite::OpenError>(())
+//! ```
 
 mod store;
 mod worker;
