@@ -33,13 +33,13 @@ async fn an_outcome_is_an_answer_be_it_aborted() {
 async fn a_node_that_is_no_leader_names_it_and_is_not_asked_again() {
     let leader = Node::start(|_| COMMITTED);
     let address = leader.address;
-    let follower = Node::start(move |_| fails(Code::Unavailable, Detail::NotLeader, Some(address), 500));
+    let follower = Node::start(move |_| fails(Code::Unavailable, Detail::NotLeader, Some(address), 3000));
     let verdict = Verdict::new(options(&[follower.address, address])).unwrap();
     let start = Instant::now();
     for _ in 0..3 {
         transaction(&verdict).commit().await.unwrap();
     }
-    assert!(start.elapsed() < Duration::from_millis(400), "a named leader is asked without a pause");
+    assert!(start.elapsed() < Duration::from_secs(2), "a named leader is asked without a pause");
     assert_eq!((follower.calls(), leader.calls()), (1, 3));
 }
 
@@ -61,7 +61,7 @@ async fn a_dead_node_costs_no_more_than_a_pause() {
     let verdict = Verdict::new(options(&[dead(), node.address])).unwrap();
     let start = Instant::now();
     transaction(&verdict).commit().await.unwrap();
-    assert!(start.elapsed() < Duration::from_millis(400), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
 }
 
 #[tokio::test]
@@ -77,7 +77,7 @@ async fn a_paused_leader_does_not_swallow_the_deadline_and_the_xid_stays() {
     let transaction = transaction(&verdict);
     let start = Instant::now();
     transaction.commit().await.unwrap();
-    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
     assert_eq!(paused.xids(), [transaction.xid()], "suspected: not asked again on another's word");
     assert_eq!(other.xids(), [transaction.xid(); 2]);
 }
@@ -112,7 +112,7 @@ async fn a_timeout_is_unknown_never_an_answer() {
     let took = start.elapsed();
     assert!(matches!(&error, CallError::Unknown { attempts, .. } if *attempts >= 2), "{error}");
     assert!(error.code().is_none());
-    assert!((600..1300).contains(&took.as_millis()), "{took:?}");
+    assert!((600..3000).contains(&took.as_millis()), "{took:?}");
     assert!(nodes.iter().all(|node| node.calls() >= 1), "both were tried");
 }
 
