@@ -58,8 +58,8 @@ async fn after_a_kill_the_cluster_commits_again_within_a_second() {
         }
         gaps.push(killed.elapsed());
         cluster.start_node(leader);
-        let caught_up = commits.lock().unwrap().len() + 200;
-        cluster.wait_for("200 more commits", |_| commits.lock().unwrap().len() >= caught_up).await;
+        let caught_up = commits.lock().unwrap().len() + 50;
+        cluster.wait_for("50 more commits", |_| commits.lock().unwrap().len() >= caught_up).await;
     }
     over.store(true, Ordering::Relaxed);
     for client in clients {
