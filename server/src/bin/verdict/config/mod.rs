@@ -213,3 +213,60 @@ impl Door<'_> {
         Err(self.values.wrong(key, problem))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use super::*;
+
+    const EXAMPLE: &str = include_str!("../../../../../examples/node.toml");
+
+    fn read(text: &str, environment: &[(&str, &str)]) -> Config {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("node.toml");
+        std::fs::write(&path, text).unwrap();
+        let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let config = Config::read(&path, environment).unwrap();
+        assert_eq!(config.data.parent().unwrap().parent(), Some(folder.path()));
+        config
+    }
+
+    /// The example is valid, names every key, and the defaults that it shows are the ones that are taken.
+    #[test]
+    fn the_example_shows_every_key_and_its_default() {
+        let defaults = read(EXAMPLE, &[]);
+        let shown: String = EXAMPLE
+            .lines()
+            .map(|line| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).unwrap_or(line).to_owned() + "\n")
+            .collect();
+        let spelt_out = read(&shown, &[]);
+        assert_eq!(format!("{:?}", spelt_out.options), format!("{:?}", defaults.options));
+        assert_eq!(spelt_out.listen, defaults.listen);
+        for key in NUMBERS {
+            let (_, key) = key.split_once('.').unwrap();
+            assert!(EXAMPLE.contains(&format!("\n#{key} = ")), "{key}");
+        }
+    }
+
+    #[test]
+    fn the_environment_wins_over_the_file() {
+        let config = read(
+            EXAMPLE,
+            &[
+                ("VERDICT_NODE", "2"),
+                ("VERDICT_TIMEOUTS__VOTE_MS", "1234"),
+                ("VERDICT_RESOURCES__HOTEL", "http://127.0.0.1:7504"),
+                // Not keys: the command line's, Kubernetes' own, and somebody else's.
+                ("VERDICT_LOG", "debug"),
+                ("VERDICT_SERVICE_HOST", "10.0.0.1"),
+                ("VERDICT_PORT_7401_TCP", "tcp://10.0.0.1:7401"),
+                ("VERDIKT_NODE", "3"),
+            ],
+        );
+        assert_eq!(config.options.node, NodeId(2));
+        assert_eq!(config.listen, "127.0.0.1:7402");
+        assert_eq!(config.options.vote_timeout, Duration::from_millis(1234));
+        assert_eq!(config.options.resources.len(), 4);
+    }
+}
