@@ -103,6 +103,15 @@ impl Log {
     /// # Errors
     /// When the disk fails, or a file was written by a newer version or belongs to another log.
     pub fn open(disk: Arc<dyn Disk>, options: LogOptions) -> Result<(Self, Recovery), StorageError> {
+        Self::open_expected(disk, options, false)
+    }
+
+    /// The same; a log that should be there and is not is damaged.
+    pub(super) fn open_expected(
+        disk: Arc<dyn Disk>,
+        options: LogOptions,
+        expected: bool,
+    ) -> Result<(Self, Recovery), StorageError> {
         if options.segment_bytes < 8 * SECTOR as u64 || options.segment_bytes >= 1 << 32 {
             let why = format!("segment_bytes is {}, and must be from 4096 to below 4 GiB", options.segment_bytes);
             return Err(StorageError::Misuse(why));
@@ -116,7 +125,7 @@ impl Log {
         let (purged, newest) = marks.as_ref().map_or((0, 0), |marks| (marks.after_purged(), marks.newest));
         let mut found = recover(&*disk, options.id, purged, newest)?;
         let marks_damage = marks_damage.or_else(|| {
-            let missing = marks.is_none() && found.highest > 0;
+            let missing = marks.is_none() && (expected || found.highest > 0);
             missing.then(|| Damage::whole("log-marks.slots", 0, "it is missing"))
         });
         if let Some(damage) = marks_damage {
@@ -127,7 +136,7 @@ impl Log {
         let void = std::mem::take(&mut found.void);
         let mut log = Self::from_recovered(disk, options, marks, found);
         if log.damage.is_none() {
-            log.settle(torn.as_ref(), last, &void)?;
+            log.settle(last, &void)?;
         }
         let recovery =
             Recovery { records: log.records(), purged: log.purged().cloned(), torn, damage: log.damage.clone() };
@@ -153,26 +162,19 @@ impl Log {
     }
 
     /// Makes what was read durable and clean, before anybody relies on it.
-    fn settle(
-        &mut self,
-        torn: Option<&TornTail>,
-        last: Option<(Place, Vec<u8>)>,
-        void: &[String],
-    ) -> Result<(), StorageError> {
+    fn settle(&mut self, last: Option<(Place, Vec<u8>)>, void: &[String]) -> Result<(), StorageError> {
         if self.marks.is_none() {
             self.marks = Some(Marks::create(&self.disk, 0, None)?);
         }
         if let Some(segment) = self.segments.get_mut(&self.end.segment) {
-            if let Some(torn) = torn {
-                segment.file.write_zeros(torn.offset, torn.offset + torn.bytes).doing("writing", &segment.name)?;
-            }
-            // The last batch may stand in the cache of the operating system alone, after a sync that failed.
+            // What was read may stand in the cache of the operating system alone, after a sync that failed: the last
+            // batch, and zeros over a torn one.
+            let doing = "writing again";
             if let Some((place, bytes)) = &last {
-                segment.file.write_at(place.offset, bytes).doing("writing", &segment.name)?;
+                segment.file.write_at(place.offset, bytes).doing(doing, &segment.name)?;
             }
-            if torn.is_some() || last.is_some() {
-                segment.file.sync().map_err(|e| StorageError::sync(&segment.name, e))?;
-            }
+            segment.file.write_zeros(self.end.offset, segment.header.capacity).doing(doing, &segment.name)?;
+            segment.file.sync().map_err(|e| StorageError::sync(&segment.name, e))?;
         } else {
             self.add_segment(self.options.segment_bytes)?;
         }

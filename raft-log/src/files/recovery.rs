@@ -99,9 +99,7 @@ pub(super) fn recover(disk: &dyn Disk, log: u64, purged: u64, newest: u64) -> Re
     let void = numbers.iter().filter(|number| !found.chain.contains_key(number)).map(|number| segment::name(*number));
     found.void.extend(void);
     found.read_chain(log)?;
-    if found.damage.is_none() {
-        found.check_ends(purged, newest);
-    }
+    found.check_ends(purged, newest);
     found.forget_purged(purged);
     Ok(found)
 }
@@ -237,6 +235,7 @@ impl Recovered {
     /// Reading ends here; finds out how much may be gone.
     fn damaged(&mut self, rest: &[u64], offset: u64, what: &str, log: u64) -> Result<(), StorageError> {
         let mut evidence = Evidence::default();
+        let mut open_ended = false;
         for (position, number) in rest.iter().enumerate() {
             let segment = &self.chain[number];
             let from = if position == 0 { offset } else { FIRST_BATCH };
@@ -245,7 +244,7 @@ impl Recovered {
                 let (low, high) = evidence.range.unwrap_or((index, index));
                 evidence.range = Some((low.min(index), high.max(index)));
             }
-            evidence.look(&segment.read()?, from, log, self.next_number);
+            open_ended = evidence.look(&segment.read()?, from, log, self.next_number);
         }
         let keep = evidence.range.map_or(self.next_index, |(low, _)| low.min(self.next_index));
         let after = evidence.range.map_or(keep, |(_, high)| high);
@@ -255,7 +254,7 @@ impl Recovered {
             offset,
             what: what.into(),
             lost: keep..=after.max(keep + 1) - 1,
-            open_ended: evidence.range.is_none(),
+            open_ended: open_ended || evidence.range.is_none(),
         });
         Ok(())
     }
@@ -272,7 +271,9 @@ impl Recovered {
         let mut evidence = Evidence::default();
         for number in numbers {
             match Segment::open(disk, *number, log) {
-                Ok(segment) => evidence.look(&segment.read()?, FIRST_BATCH, log, 0),
+                Ok(segment) => {
+                    evidence.look(&segment.read()?, FIRST_BATCH, log, 0);
+                }
                 Err(StorageError::Damage(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -285,20 +286,21 @@ impl Recovered {
         Ok(())
     }
 
-    /// Whole as far as it goes, but is it all there?
+    /// Is it all there, besides what was found already?
     fn check_ends(&mut self, purged: u64, newest: u64) {
+        let missing =
+            |file: String, lost, open_ended| Damage { file, offset: 0, what: "it is missing".into(), lost, open_ended };
         if self.highest < newest {
             let lost = self.next_index..=self.next_index;
-            let file = segment::name(newest);
-            self.damage = Some(Damage { file, offset: 0, what: "it is missing".into(), lost, open_ended: true });
-            return;
+            let damage = self.damage.get_or_insert_with(|| missing(segment::name(newest), lost, true));
+            damage.open_ended = true;
         }
         let first = self.batches.front().map_or(self.next_index, |batch| batch.first);
         if first > purged {
-            let file =
-                self.chain.values().next().map_or(String::new(), |first| segment::name(first.header.before.segment));
+            let before = self.chain.values().next().map_or(0, |first| first.header.before.segment);
             let lost = purged..=self.next_index.max(purged + 1) - 1;
-            self.damage = Some(Damage { file, offset: 0, what: "it is missing".into(), lost, open_ended: false });
+            let damage = self.damage.get_or_insert_with(|| missing(segment::name(before), lost, false));
+            damage.lost = purged..=*damage.lost.end();
             self.batches.clear();
             self.next_index = purged;
         }

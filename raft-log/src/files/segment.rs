@@ -173,16 +173,21 @@ pub(super) struct Evidence {
 }
 
 impl Evidence {
-    pub(super) fn look(&mut self, bytes: &[u8], from: u64, log: u64, newer_than: u64) {
+    /// Looks for batches from an offset on. Whether something stands behind the last of them.
+    pub(super) fn look(&mut self, bytes: &[u8], from: u64, log: u64, newer_than: u64) -> bool {
         let from = usize::try_from(from).unwrap_or(bytes.len()).min(bytes.len());
-        for sector in bytes[from..].chunks(SECTOR) {
+        let mut end = from;
+        for (position, sector) in bytes[from..].chunks(SECTOR).enumerate() {
             if let batch::Found::Header(header) = batch::read_header(sector)
                 && header.log == log
                 && header.number >= newer_than
             {
                 let (low, high) = self.range.unwrap_or((header.first, header.next()));
                 self.range = Some((low.min(header.first), high.max(header.next())));
+                let size = usize::try_from(header.size()).unwrap_or(bytes.len());
+                end = (from + position * SECTOR).saturating_add(size).min(bytes.len());
             }
         }
+        !batch::is_zero(&bytes[end..])
     }
 }

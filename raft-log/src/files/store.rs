@@ -15,7 +15,7 @@ const BALLOT: &str = "ballot.slots";
 #[derive(Debug)]
 pub struct LogFiles {
     pub log: Log,
-    pub(super) ballot: SlotFile,
+    ballot: SlotFile,
 }
 
 impl LogFiles {
@@ -36,12 +36,18 @@ impl LogFiles {
                 SlotFile::create(&disk, BALLOT, None)?
             }
         };
-        let (log, recovery) = Log::open(disk, options)?;
+        // A node saves a ballot before it logs anything, and the log's files are made before that.
+        let (log, recovery) = Log::open_expected(disk, options, ballot.value().is_some())?;
         Ok((Self { log, ballot }, recovery))
     }
 
     /// The ballot saved last.
     pub fn ballot(&self) -> Option<&Bytes> {
         self.ballot.value()
+    }
+
+    /// Saves a ballot; durable on return.
+    pub fn save_ballot(&mut self, ballot: Bytes) -> Result<(), StorageError> {
+        self.ballot.save(ballot)
     }
 }

@@ -52,6 +52,11 @@ impl SimDisk {
         state.failing_syncs = (skip, count);
     }
 
+    /// The process that has the disk mounted dies after so many more operations; that many succeed.
+    pub fn die_after(&self, operations: Option<u64>) {
+        self.state().operations_left = operations;
+    }
+
     /// How many more bytes files can grow by; `None`: any.
     pub fn set_room(&self, room: Option<u64>) {
         self.state().room = room;
@@ -131,6 +136,14 @@ impl Mount {
         let mut state = self.disk.state();
         if state.life != self.life {
             return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the process of this mount is dead"));
+        }
+        if let Some(left) = &mut state.operations_left {
+            if *left == 0 {
+                state.life += 1;
+                state.operations_left = None;
+                return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the process of this mount died"));
+            }
+            *left -= 1;
         }
         act(&mut state)
     }

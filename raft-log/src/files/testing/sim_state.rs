@@ -91,6 +91,8 @@ impl NameOp {
 pub(super) struct State {
     pub(super) life: u64,
     pub(super) room: Option<u64>,
+    /// After so many more operations the process that has the disk mounted dies.
+    pub(super) operations_left: Option<u64>,
     /// How many syncs still succeed, and how many then fail.
     pub(super) failing_syncs: (u64, u64),
     pub(super) stats: DiskStats,

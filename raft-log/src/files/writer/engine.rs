@@ -143,7 +143,7 @@ impl Engine {
             }
             Op::Ballot { ballot, answer } => {
                 self.waiting = Waiting::One(answer);
-                let done = files.ballot.save(ballot);
+                let done = files.save_ballot(ballot);
                 self.answer(done);
             }
             Op::Read { range, max_bytes, answer } => {
