@@ -65,12 +65,12 @@ async fn a_full_disk_stops_the_replica() {
 fn damage(disk: &SimDisk) {
     let body = format!("{:0>100}", 20);
     let files = disk.sizes().into_iter().filter(|(name, _)| name.ends_with(".seg"));
-    let found = files.filter_map(|(name, _)| {
+    let mut found = files.filter_map(|(name, _)| {
         let content = disk.file(&name).unwrap();
         let at = content.windows(body.len()).position(|bytes| bytes == body.as_bytes())?;
         Some((name, at as u64))
     });
-    let (name, at) = found.last().unwrap();
+    let (name, at) = found.next_back().unwrap();
     disk.flip_bit(&name, at * 8).unwrap();
 }
 
@@ -132,5 +132,43 @@ async fn without_a_majority_of_the_others_a_damaged_node_says_so_and_does_not_st
     let error = cluster.try_restart(node).await.unwrap_err();
     assert!(matches!(error, StartError::Damaged(_)), "{error}");
     assert!(error.to_string().contains("majority"), "{error}");
+    cluster.end().await;
+}
+
+/// Removes all files of a node that has stopped.
+fn wipe(cluster: &mut Cluster, node: NodeId) {
+    let at = cluster.at(node);
+    cluster.stores[at] = Stored::Simulated(SimDisk::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_whose_files_were_removed_catches_up_before_it_takes_part() {
+    let small = |options: &mut Options| (options.snapshot_every, options.keep_entries) = (60, 5);
+    let (mut cluster, node) = filled(small, 200).await;
+    cluster.stop(node).await;
+    wipe(&mut cluster, node);
+    cluster.restart(node).await;
+    assert!(cluster.net.sent_by(node, MessageKind::Fetch) > 2, "it asked for more than whether there is a cluster");
+    let replica = &cluster.replicas[cluster.at(node)];
+    status_where(replica, "the whole log", |s| s.last_index.is_some_and(|last| last >= 200)).await;
+    cluster.write(&cluster.replicas, "after").await;
+    cluster.settle().await;
+    assert_eq!(cluster.entries(node).len(), 201);
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_whose_files_were_removed_gives_no_ballot_while_another_is_down() {
+    let hasty = |options: &mut Options| options.repair_within = Duration::from_millis(1500);
+    let (mut cluster, node) = filled(hasty, 50).await;
+    for node in NODES {
+        cluster.stop(node).await;
+    }
+    wipe(&mut cluster, node);
+    let other = cluster.others(node)[0].status().node;
+    cluster.restart(other).await;
+    let error = cluster.try_restart(node).await.unwrap_err();
+    assert!(matches!(error, StartError::Damaged(_)), "{error}");
+    assert!(error.to_string().contains("has no data"), "{error}");
     cluster.end().await;
 }

@@ -4,13 +4,13 @@ use bytes::Bytes;
 use openraft::errors::{Fatal, RaftError};
 
 use super::core::Running;
+use super::fetch;
 use super::machine::Machine;
-use super::repair;
 use super::wire::{self, ReadIndexAnswer, WireError};
 use crate::{AnswerError, MessageKind, NodeId, ReadError};
 
 /// Answers one message. What a late, repeated or reordered one means is Raft's to judge, by its ballot and positions,
-/// but for snapshots ([`super::receiver`]) and repairs ([`repair`]), which say it there.
+/// but for snapshots ([`super::receiver`]) and questions of peers that lost something ([`fetch`]), which say it there.
 pub(crate) async fn answer<M: Machine>(
     replica: &Running<M>,
     from: NodeId,
@@ -50,7 +50,7 @@ pub(crate) async fn answer<M: Machine>(
         }
         MessageKind::Fetch => {
             let question = wire::decode(&body).map_err(unreadable)?;
-            let answer = repair::serve(replica, question).await;
+            let answer = fetch::serve(replica, question).await;
             wire::encode(&answer.map_err(|e| AnswerError::NotNow(e.to_string()))?)
         }
         MessageKind::ReadIndex => match replica.confirm_leadership().await {

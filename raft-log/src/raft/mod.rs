@@ -14,6 +14,8 @@ mod answer;
 mod applier;
 mod core;
 pub(crate) mod errors;
+mod fetch;
+mod join;
 pub(crate) mod link;
 pub(crate) mod machine;
 mod network;

@@ -11,6 +11,7 @@ use openraft_rt::watch::WatchReceiver;
 
 use super::applier::{Applier, Progress};
 use super::core::{Raft, Running, tell_status};
+use super::join::{self, Found};
 use super::machine::Machine;
 use super::network::Links;
 use super::options::Options;
@@ -45,7 +46,9 @@ pub(crate) async fn start<M: Machine>(
     let opened = repair::if_needed(&options, opened, &*link).await?;
     let storage = |source: io::Error| StartError::Storage { node: options.node, source };
     let snapshots = opened.snapshots;
-    let store = Store::start(opened.files, spawn).map_err(storage)?;
+    let mut store = Store::start(opened.files, spawn).map_err(storage)?;
+    let is_new = store.ballot().is_none()
+        && matches!(join::ask_first(&options, &mut store, &snapshots, &*link).await?, Found::Nothing);
 
     let mut restored = None;
     if let Some((meta, sections)) = snapshots.current() {
@@ -63,7 +66,6 @@ pub(crate) async fn start<M: Machine>(
         machine: std::marker::PhantomData,
     };
     let config = Arc::new(config(&options).validate().map_err(|e| StartError::Options(e.to_string()))?);
-    let is_new = store.is_new() && snapshots.current().is_none();
     let raft = Raft::<M>::new(options.node.0, config, links, store.clone(), applier)
         .await
         .map_err(|fatal| StartError::Raft(fatal.to_string()))?;

@@ -62,12 +62,6 @@ impl Store {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether nothing was ever stored.
-    pub(crate) fn is_new(&self) -> bool {
-        let state = self.state();
-        state.ballot.is_none() && state.last.is_none()
-    }
-
     pub(crate) fn ballot(&self) -> Option<Ballot> {
         self.state().ballot
     }
@@ -89,6 +83,34 @@ impl Store {
     async fn records(&self, range: Range<u64>, max_bytes: usize) -> io::Result<Vec<Record>> {
         let first = self.purged().map_or(0, |purged| purged.index + 1);
         Ok(self.writer.read(range.start.max(first)..range.end, max_bytes).await?)
+    }
+
+    /// Voids all entries that are here.
+    pub(crate) async fn begin_anew(&mut self) -> io::Result<()> {
+        let purged = self.purged();
+        self.truncate_after(purged).await
+    }
+
+    /// Lets the log go on after `last`, which a snapshot covers.
+    pub(crate) async fn begin_after(&mut self, last: LogId) -> io::Result<()> {
+        if self.purged() < Some(last) { self.purge(last).await } else { Ok(()) }
+    }
+
+    /// Appends records as a peer stores them; durable on return.
+    pub(crate) async fn append_raw(&mut self, records: Vec<Record>) -> io::Result<()> {
+        let Some(last) = records.last() else { return Ok(()) };
+        let last = record::decode_id(last.index, &last.body)?;
+        let (flushed, durable) = tokio::sync::oneshot::channel();
+        let tell = Box::new(move |done| drop(flushed.send(done)));
+        self.writer.append(records, tell).await?;
+        durable.await.map_err(io::Error::other)??;
+        self.state().last = Some(last);
+        Ok(())
+    }
+
+    /// Stores a ballot; durable on return.
+    pub(crate) async fn keep_ballot(&mut self, ballot: Ballot) -> io::Result<()> {
+        self.save_vote(&ballot).await
     }
 
     /// Does what is queued and closes the files.

@@ -157,7 +157,7 @@ pub(crate) enum Fetch {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum FetchAnswer {
-    Extent(Extent),
+    Extent(Box<Extent>),
     /// Records from the index that was asked for.
     Entries(Vec<Vec<u8>>),
     Section(Vec<u8>),
@@ -168,7 +168,8 @@ pub(crate) enum FetchAnswer {
 /// What a node can give.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Extent {
-    /// Set if a majority has just confirmed that this node leads: all that was ever acknowledged lies at or before it.
+    pub(crate) ballot: Option<Ballot>,
+    /// Set if a majority has just confirmed that this node leads.
     pub(crate) settled: Option<LogId>,
     pub(crate) purged: Option<LogId>,
     /// The last entry in the log, acknowledged or not.

@@ -121,6 +121,12 @@ impl Net {
         those.map(|(_, count)| count).sum()
     }
 
+    /// Whether something that happens so many times in a hundred happens now. Never, where links are not delayed.
+    fn chance(&self, percent: u64) -> bool {
+        let delay = *self.delay.lock().unwrap();
+        delay.is_some_and(|delay| delay().as_nanos() % 100 < u128::from(percent))
+    }
+
     fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
         self.cut.lock().unwrap().contains(&(from, to))
     }
@@ -135,7 +141,7 @@ pub struct Link {
 impl Link {
     async fn carry(&self, to: NodeId, kind: MessageKind, body: Bytes) -> Result<Bytes, LinkError> {
         let delay = *self.net.delay.lock().unwrap();
-        let pause = || async move {
+        let pause = move || async move {
             if let Some(delay) = delay {
                 tokio::time::sleep(delay()).await;
             }
@@ -149,6 +155,14 @@ impl Link {
         *self.net.sent.lock().unwrap().entry((self.from, to, kind.into())).or_default() += 1;
         if kind == MessageKind::PutSections {
             self.net.pieces.lock().unwrap().push(body.clone());
+        }
+        if self.net.chance(5) {
+            // The same message once more, later; its answer reaches nobody.
+            let (replica, from, body) = (replica.clone(), self.from, body.clone());
+            tokio::spawn(async move {
+                pause().await;
+                drop(replica.answer(from, kind, body).await);
+            });
         }
         let place = self.net.places.lock().unwrap().get(&to).cloned();
         let answer = match place {
