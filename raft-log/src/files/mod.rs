@@ -18,6 +18,7 @@ mod error;
 mod frame;
 mod log;
 mod marks;
+mod reading;
 mod real_disk;
 mod recovery;
 mod repair;
