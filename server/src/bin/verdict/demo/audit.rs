@@ -278,3 +278,6 @@ fn read(kind: Kind, path: &Path) -> rusqlite::Result<Books> {
 fn number(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
     row.get::<_, u32>(column).map(u64::from)
 }
+
+#[cfg(test)]
+mod tests;

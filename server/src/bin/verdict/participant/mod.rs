@@ -184,7 +184,7 @@ impl Serve {
 }
 
 /// Makes the kind's tables and opens the branch table beside them.
-fn open(kind: Kind, path: &Path, opening: u32) -> Result<BranchTable, ParticipantError> {
+pub(crate) fn open(kind: Kind, path: &Path, opening: u32) -> Result<BranchTable, ParticipantError> {
     let schema = |source| ParticipantError::Schema { path: path.to_owned(), source };
     let database = Connection::open(path).map_err(schema)?;
     database.execute_batch("PRAGMA journal_mode = WAL").map_err(schema)?;
