@@ -11,7 +11,7 @@ use std::{
     fs,
     net::TcpListener,
     path::PathBuf,
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     sync::Arc,
     time::Duration,
 };
@@ -149,6 +149,13 @@ impl Cluster {
         let mut child = self.processes.remove(&node).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    /// Asks a node to stop, as an operator does, and waits until it has.
+    pub(crate) async fn stop(&mut self, node: u64) -> ExitStatus {
+        kill_process(self.pid(node), Signal::TERM).unwrap();
+        let mut child = self.processes.remove(&node).unwrap();
+        tokio::task::spawn_blocking(move || child.wait().unwrap()).await.unwrap()
     }
 
     /// Stops a node from running, or lets it run on.

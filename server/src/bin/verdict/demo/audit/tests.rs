@@ -123,7 +123,8 @@ fn each_kind_of_wrong_books_fails() {
 
 #[test]
 fn each_kind_of_wrong_account_fails() {
-    let wrong: [(&str, fn(&mut World), &str); 7] = [
+    type Change = fn(&mut World);
+    let wrong: [(&str, Change, &str); 7] = [
         ("a line without an account", |world| drop(world.accounts.pop()), "1101"),
         ("no reason", |world| world.accounts[2].answer = Answer::Aborted(None), "1101"),
         ("an error", |world| world.accounts[2].answer = Answer::Refused("CLOSED".to_owned()), "1101"),
