@@ -112,7 +112,9 @@ impl Coordinator {
                     call.fail(now, branch, error, &mut self.timers);
                 }
             }
-            Event::Acknowledged { branch, settlement } => self.acknowledged(now, branch, settlement, &mut effects),
+            Event::Acknowledged { branch, settlement } => {
+                self.acknowledged(now, branch, settlement, ledger, &mut effects)
+            }
             Event::NotTold { branch, error } => {
                 let Some(work) = self.works.get_mut(&branch.xid) else { return effects };
                 if let Some(call) = work.telling.get_mut(&branch.number) {

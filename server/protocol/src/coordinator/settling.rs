@@ -22,9 +22,16 @@ impl Coordinator {
         now: LogTime,
         branch: BranchId,
         settlement: Settlement,
+        ledger: &Ledger,
         effects: &mut Vec<Effect>,
     ) {
         let Some(work) = self.works.get_mut(&branch.xid) else { return };
+        let record = ledger.transaction(branch.xid).and_then(|open| open.branches.get(&branch.number));
+        if record.is_some_and(|record| record.settlement.is_some()) {
+            // It was told again because it voted again.
+            work.told(branch, &mut self.timers);
+            return;
+        }
         let Some(call) = work.telling.get_mut(&branch.number) else { return };
         if settlement != Settlement::Done {
             effects.push(Effect::Report(Report::Heuristic { branch, settlement }));

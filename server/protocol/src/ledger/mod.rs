@@ -273,7 +273,11 @@ impl Ledger {
                 Ok(())
             }
             Ruling::TellAgain => {
-                changes.push(Change::TellAgain { branch: id });
+                // Who has acknowledged its outcome keeps it: the vote was only late.
+                let settled = self.transaction(id.xid).and_then(|open| open.branches.get(&id.number)?.settlement);
+                if settled.is_none() {
+                    changes.push(Change::TellAgain { branch: id });
+                }
                 Ok(())
             }
             Ruling::Report => {

@@ -1,0 +1,159 @@
+//! What a log decides, worked out apart from the product: a plain replay that forgets nothing, knows no buckets, no
+//! transition table and no digests, and derives each outcome from the whole history of its transaction.
+
+use std::collections::BTreeMap;
+
+use verdict_protocol::{BranchNumber, Command, Entry, LogTime, NewBranch, Outcome, Rules, Vote, Xid};
+
+/// All that the log says of one transaction.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    pub registered: BTreeMap<BranchNumber, NewBranch>,
+    /// Every vote for a registered branch, in order.
+    pub votes: BTreeMap<BranchNumber, Vec<Vote>>,
+    pub closed: bool,
+    /// The outcome and the index of the entry that fixed it.
+    pub outcome: Option<(Outcome, u64)>,
+}
+
+/// The world as a log tells it.
+#[derive(Clone, Debug, Default)]
+pub struct Oracle {
+    at: LogTime,
+    index: u64,
+    rules: Option<Rules>,
+    transactions: BTreeMap<Xid, History>,
+}
+
+impl Oracle {
+    pub fn apply(&mut self, index: u64, entry: &Entry) {
+        self.index = index;
+        self.at = self.at.max(entry.at);
+        for command in &entry.commands {
+            match (self.rules, command) {
+                (None, Command::Found { rules, .. }) => self.rules = Some(*rules),
+                (Some(rules), command) => self.command(&rules, command),
+                (None, _) => {}
+            }
+        }
+    }
+
+    pub fn of(&self, xid: Xid) -> Option<&History> {
+        self.transactions.get(&xid)
+    }
+
+    pub fn outcome(&self, xid: Xid) -> Option<Outcome> {
+        self.of(xid)?.outcome.map(|(outcome, _)| outcome)
+    }
+
+    /// Whether this branch may ever hear COMMIT.
+    pub fn may_commit(&self, xid: Xid, number: BranchNumber) -> bool {
+        self.of(xid).is_some_and(|history| {
+            matches!(history.outcome, Some((Outcome::Committed, _)))
+                && history.votes.get(&number).and_then(|votes| votes.first()) == Some(&Vote::Prepared)
+        })
+    }
+
+    pub fn is_behind_horizon(&self, xid: Xid) -> bool {
+        let Some(rules) = self.rules else { return false };
+        xid.birth().as_millis() + rules.retention_ms + rules.max_lifetime_ms < self.at.as_millis()
+    }
+
+    fn is_too_far_ahead(&self, rules: &Rules, xid: Xid) -> bool {
+        xid.birth().as_millis() > self.at.as_millis() + rules.max_skew_ms
+    }
+
+    fn command(&mut self, rules: &Rules, command: &Command) {
+        let xid = match command {
+            Command::Found { .. } | Command::Settled { .. } => return,
+            Command::Begin { xid, .. }
+            | Command::Enlist { xid, .. }
+            | Command::Prepare { xid, .. }
+            | Command::Abort { xid, .. }
+            | Command::PresumeAbort { xid } => *xid,
+            Command::Vote { branch, .. } => branch.xid,
+        };
+        let known = self.transactions.contains_key(&xid);
+        if !known && self.is_behind_horizon(xid) {
+            return;
+        }
+        let skewed = !known && self.is_too_far_ahead(rules, xid);
+        let index = self.index;
+        let abort = |history: &mut History| {
+            history.outcome.get_or_insert((Outcome::Aborted, index));
+        };
+        match command {
+            Command::Found { .. } | Command::Settled { .. } => {}
+            Command::Begin { .. } => {
+                if !skewed {
+                    self.transactions.entry(xid).or_default();
+                }
+            }
+            Command::Enlist { branches, .. } => {
+                let mut history = self.of(xid).cloned().unwrap_or_default();
+                if history.closed || history.outcome.is_some() || skewed {
+                    return;
+                }
+                if add(&mut history, branches) && history.registered.len() as u64 <= rules.max_branches {
+                    self.transactions.insert(xid, history);
+                }
+            }
+            Command::Prepare { branches, .. } => {
+                let mut history = self.of(xid).cloned().unwrap_or_default();
+                if history.closed || history.outcome.is_some() {
+                    return;
+                }
+                if skewed {
+                    abort(self.transactions.entry(xid).or_default());
+                    return;
+                }
+                let list: Vec<NewBranch> = branches.iter().map(|listed| listed.branch.clone()).collect();
+                if !add(&mut history, &list) {
+                    return;
+                }
+                if history.registered.len() as u64 > rules.max_branches {
+                    abort(self.transactions.entry(xid).or_default());
+                    return;
+                }
+                history.closed = true;
+                for listed in branches {
+                    let vote = listed.vote.as_ref().map(|(vote, _)| *vote);
+                    history.votes.entry(listed.branch.number).or_default().extend(vote);
+                }
+                self.transactions.insert(xid, history);
+            }
+            Command::Vote { branch, vote, .. } => {
+                if let Some(history) = self.transactions.get_mut(&xid)
+                    && history.outcome.is_none()
+                    && history.registered.contains_key(&branch.number)
+                {
+                    history.votes.entry(branch.number).or_default().push(*vote);
+                }
+            }
+            Command::Abort { .. } => abort(self.transactions.entry(xid).or_default()),
+            Command::PresumeAbort { .. } => {
+                if !known {
+                    abort(self.transactions.entry(xid).or_default());
+                }
+            }
+        }
+        if let Some(history) = self.transactions.get_mut(&xid) {
+            let refused = history.votes.values().flatten().any(|vote| *vote == Vote::Refused);
+            let complete = history.closed
+                && history.registered.keys().all(|number| history.votes.get(number).is_some_and(|v| !v.is_empty()));
+            if refused {
+                abort(history);
+            } else if complete {
+                history.outcome.get_or_insert((Outcome::Committed, index));
+            }
+        }
+    }
+}
+
+/// Adds the branches, unless one of them contradicts another.
+fn add(history: &mut History, branches: &[NewBranch]) -> bool {
+    branches.iter().all(|branch| {
+        let known = history.registered.entry(branch.number).or_insert_with(|| branch.clone());
+        known == branch
+    })
+}
