@@ -17,7 +17,7 @@ pub mod files;
 mod raft;
 mod runtime;
 
-pub use raft::errors::{AnswerError, ProposeError, ReadError, StartError, TransferError};
+pub use raft::errors::{AnswerError, MembersError, ProposeError, ReadError, StartError, TransferError};
 pub use raft::link::{LinkError, MessageKind, PeerLink};
 pub use raft::machine::{DecodeError, Machine, Section};
 pub use raft::options::Options;

@@ -4,13 +4,16 @@
 
 mod support;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
 use support::cluster::{Cluster, NODES, Stored};
-use support::{leader, status_where};
-use verdict_raft_log::{Options, ProposeError, ReadError, Role};
+use support::{Book, disconnect, join, leader, options, status_where};
+use verdict_raft_log::files::{RealDisk, Spawn};
+use verdict_raft_log::{MembersError, NodeId, Options, ProposeError, ReadError, Role};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_proposals_in_flight_are_each_applied_once_in_one_order() {
@@ -64,7 +67,7 @@ async fn a_follower_that_lags_gets_only_the_sections_it_lacks() {
     for i in 150..600 {
         leads.propose(body(i)).await.unwrap();
     }
-    status_where(&leads, "a snapshot near the end", |s| s.snapshot.is_some_and(|at| at.index > 500)).await;
+    status_where(&leads, "only the end of the log", |s| s.purged.is_some_and(|at| at.index > 500)).await;
     assert_eq!(rest.len(), 2);
 
     let Stored::Really(dir) = &cluster.stores[at] else { unreachable!("it runs on real disks") };
@@ -168,5 +171,51 @@ async fn a_stopped_replica_says_so() {
     assert_eq!(status.role, Role::Stopped);
     assert!(matches!(leads.propose(Bytes::new()).await, Err(ProposeError::Stopped { .. })));
     assert!(matches!(leads.read_barrier().await, Err(ReadError::Stopped { .. })));
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_is_replaced_by_another() {
+    let small = |options: &mut Options| (options.snapshot_every, options.keep_entries) = (60, 5);
+    let cluster = Cluster::on_real_disks(small).await;
+    for i in 0..100 {
+        cluster.write(&cluster.replicas, &i.to_string()).await;
+    }
+    let leads = leader(&cluster.replicas).await;
+    let goes = cluster.others(leads.status().node)[0].status().node;
+    let new = NodeId(4);
+    let dir = tempfile::tempdir().unwrap();
+    let book = Book::default();
+    let joining = Options { joins: true, ..options(new, &NODES) };
+    let disk = Arc::new(RealDisk::open(dir.path()).unwrap());
+    let fourth = join(&cluster.net, joining, disk, Spawn::Thread, book.clone()).await;
+
+    let follower = cluster.others(leads.status().node)[1].clone();
+    let members: BTreeMap<_, _> =
+        NODES.iter().chain([&new]).filter(|id| **id != goes).map(|id| (*id, format!("node-{id}"))).collect();
+    assert!(matches!(follower.change_members(members.clone()).await, Err(MembersError::NotLeader { .. })));
+    loop {
+        match leader(&cluster.replicas).await.change_members(members.clone()).await {
+            Ok(()) => break,
+            Err(MembersError::NotLeader { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let status = status_where(&fourth, "a ballot", |s| s.members.iter().any(|m| m.node == new && m.voter)).await;
+    assert_eq!(
+        status.members.iter().map(|member| member.node).collect::<Vec<_>>(),
+        members.into_keys().collect::<Vec<_>>()
+    );
+
+    // The new one counts: with it, and without the one that went and one that stayed, there is a majority.
+    cluster.net.isolate(goes, &NODES);
+    let rest: Vec<_> = cluster.others(goes).into_iter().chain([fourth.clone()]).collect();
+    let down = rest[0].status().node;
+    disconnect(&cluster.net, down);
+    cluster.net.isolate(down, &[new, NODES[0], NODES[1], NODES[2]]);
+    cluster.write(&rest[1..], "without two of the first three").await;
+    cluster.read(&fourth).await;
+    assert_eq!(book.applied.lock().unwrap().len(), 101);
+    fourth.stop().await;
     cluster.end().await;
 }

@@ -1,5 +1,6 @@
 //! What a running replica does with Raft: proposals, reads, status, hand-over.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use openraft_rt::watch::{WatchReceiver, WatchSender};
 use super::answer;
 use super::applier::{Applier, Progress};
 use super::machine::Machine;
+use super::members;
 use super::options::Options;
 use super::receiver::Receiver;
 use super::replica::{Applied, Core};
@@ -21,8 +23,8 @@ use super::types::{Body, LogId, TypeConfig, position};
 use super::wire::{self, ReadIndexAnswer};
 use crate::runtime::watch::{OrderedReceiver, OrderedSender};
 use crate::{
-    AnswerError, LinkError, MessageKind, NodeId, PeerLink, Position, ProposeError, ReadError, Role, Status,
-    TransferError,
+    AnswerError, LinkError, MembersError, MessageKind, NodeId, PeerLink, Position, ProposeError, ReadError, Role,
+    Status, TransferError,
 };
 
 pub(crate) type Raft<M> = openraft::Raft<TypeConfig, Applier<M>>;
@@ -187,6 +189,10 @@ impl<M: Machine> Core for Running<M> {
 
     fn answer(&self, from: NodeId, kind: MessageKind, body: Bytes) -> BoxFuture<'_, Result<Bytes, AnswerError>> {
         Box::pin(answer::answer(self, from, kind, body))
+    }
+
+    fn change_members(&self, members: BTreeMap<NodeId, String>) -> BoxFuture<'_, Result<(), MembersError>> {
+        Box::pin(members::change(self, members))
     }
 
     fn snapshot(&self) -> BoxFuture<'_, ()> {

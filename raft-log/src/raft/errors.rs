@@ -85,3 +85,17 @@ pub enum AnswerError {
     #[error("this replica has stopped: {reason}")]
     Stopped { reason: String },
 }
+
+/// Why the members were not changed, or not yet.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MembersError {
+    /// Or the leadership was lost in the middle: ask the leader with the same members.
+    #[error("this node does not lead")]
+    NotLeader { leader: Option<NodeId> },
+    #[error("{0}")]
+    Refused(String),
+    #[error("{what} took too long; ask again with the same members once all of them run")]
+    TimedOut { what: String },
+    #[error("this replica has stopped: {reason}")]
+    Stopped { reason: String },
+}

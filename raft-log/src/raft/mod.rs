@@ -18,6 +18,7 @@ mod fetch;
 mod join;
 pub(crate) mod link;
 pub(crate) mod machine;
+mod members;
 mod network;
 pub(crate) mod options;
 mod receiver;

@@ -9,8 +9,12 @@ use crate::{NodeId, StartError};
 #[derive(Debug, Clone)]
 pub struct Options {
     pub node: NodeId,
-    /// The first members with their addresses, the same on each of them; later the log says who is a member.
+    /// The members with their addresses, the same on each of them. They make the cluster at its first start; later
+    /// the log says who is a member, and these are whom a node asks that lost its files: keep them up to date.
     pub members: BTreeMap<NodeId, String>,
+    /// This node is new in a cluster that exists: it waits until that lets it in. Only for its first start; one that
+    /// was a member before and lost its files must not say this, or join under a new id.
+    pub joins: bool,
     /// How often the leader is heard of when nothing else is sent.
     pub heartbeat: Duration,
     /// After silence from the leader a node waits `election_max` plus a random time between `election_min` and
@@ -41,6 +45,7 @@ impl Options {
         Self {
             node,
             members,
+            joins: false,
             heartbeat: Duration::from_millis(50),
             election_min: Duration::from_millis(150),
             election_max: Duration::from_millis(300),
@@ -58,8 +63,8 @@ impl Options {
     /// Checks what contradicts itself.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         let wrong = |what: String| Err(StartError::Options(what));
-        if !self.members.contains_key(&self.node) {
-            return wrong(format!("node {} is not among the members; list it", self.node));
+        if !self.joins && !self.members.contains_key(&self.node) {
+            return wrong(format!("node {} is not among the members; list it, or let it join", self.node));
         }
         if self.heartbeat.is_zero() || self.heartbeat * 2 > self.election_min {
             return wrong(format!(

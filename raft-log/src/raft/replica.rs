@@ -1,5 +1,6 @@
 //! The handle.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,7 +11,8 @@ use super::options::Options;
 use super::start;
 use crate::files::{Disk, Spawn};
 use crate::{
-    AnswerError, MessageKind, NodeId, PeerLink, Position, ProposeError, ReadError, StartError, Status, TransferError,
+    AnswerError, MembersError, MessageKind, NodeId, PeerLink, Position, ProposeError, ReadError, StartError, Status,
+    TransferError,
 };
 
 /// A replica of the log and of the machine on this node. Clones are handles to the same one.
@@ -35,6 +37,7 @@ pub(crate) trait Core: Send + Sync {
     fn status_changed(&self, seen: u64) -> BoxFuture<'_, Status>;
     fn transfer(&self, to: Option<NodeId>) -> BoxFuture<'_, Result<(), TransferError>>;
     fn answer(&self, from: NodeId, kind: MessageKind, body: Bytes) -> BoxFuture<'_, Result<Bytes, AnswerError>>;
+    fn change_members(&self, members: BTreeMap<NodeId, String>) -> BoxFuture<'_, Result<(), MembersError>>;
     fn snapshot(&self) -> BoxFuture<'_, ()>;
     fn stop(&self) -> BoxFuture<'_, ()>;
 }
@@ -102,6 +105,15 @@ impl Replica {
     /// Messages may come late, twice and out of order, and from a deposed leader: Raft's terms judge them.
     pub async fn answer(&self, from: NodeId, kind: MessageKind, body: Bytes) -> Result<Bytes, AnswerError> {
         self.core.answer(from, kind, body).await
+    }
+
+    /// Makes these nodes, with their addresses, the members. A new one must be running, started with
+    /// [`Options::joins`]; one that is left out hears nothing more and should be stopped.
+    ///
+    /// # Errors
+    /// See [`MembersError`]; asking again with the same members is safe and goes on where it ended.
+    pub async fn change_members(&self, members: BTreeMap<NodeId, String>) -> Result<(), MembersError> {
+        self.core.change_members(members).await
     }
 
     /// Asks for a snapshot now, whatever [`Options::snapshot_every`] says. It is taken beside everything else.

@@ -47,7 +47,8 @@ pub(crate) async fn start<M: Machine>(
     let storage = |source: io::Error| StartError::Storage { node: options.node, source };
     let snapshots = opened.snapshots;
     let mut store = Store::start(opened.files, spawn).map_err(storage)?;
-    let is_new = store.ballot().is_none()
+    let is_new = !options.joins
+        && store.ballot().is_none()
         && matches!(join::ask_first(&options, &mut store, &snapshots, &*link).await?, Found::Nothing);
 
     let mut restored = None;
@@ -119,8 +120,8 @@ fn config(options: &Options) -> Config {
         max_in_snapshot_log_to_keep: options.keep_entries,
         // A purge costs a sync; whole files are freed anyway.
         purge_batch_size: (options.keep_entries / 4).max(1),
-        // A follower gets entries for as long as they are there; a snapshot costs more than any of them.
-        replication_lag_threshold: u64::MAX,
+        // How near a new node must be before it gets a ballot.
+        replication_lag_threshold: options.keep_entries,
         enable_pre_vote: Some(true),
         // What is acknowledged is not remembered over a restart, so a leader is elected anew.
         enable_leader_restore: Some(false),

@@ -72,6 +72,8 @@ pub struct Status {
     pub applied: Option<Position>,
     /// The last entry that the current snapshot contains.
     pub snapshot: Option<Position>,
+    /// The last entry that is no longer in this node's log.
+    pub purged: Option<Position>,
     /// In the order of their ids.
     pub members: Vec<Member>,
     /// Why this replica acknowledges nothing more.
@@ -142,6 +144,7 @@ pub(crate) fn status_of(metrics: &RaftMetrics<TypeConfig>, applied: Option<LogId
         last_index: metrics.last_log_index,
         applied: applied.as_ref().map(position),
         snapshot: metrics.snapshot.as_ref().map(position),
+        purged: metrics.purged.as_ref().map(position),
         members: members.collect(),
         stopped,
         settled: applied.is_some_and(|applied| applied.leader_id == metrics.vote.leader_id),
