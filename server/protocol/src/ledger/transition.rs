@@ -176,3 +176,6 @@ pub(super) fn refusal(door: Door) -> Option<Refusal> {
 fn too_many_branches(limit: u64) -> Refusal {
     Refusal::Limit { what: "branches of one transaction".to_owned(), limit }
 }
+
+#[cfg(test)]
+mod laws;

@@ -1,0 +1,127 @@
+//! Deadlines, horizon and skew: design.md sections 3 and 7.
+
+use verdict_protocol::{Change, Command, Order, Outcome, ReasonCode, Refusal, State};
+
+use crate::build::*;
+
+#[test]
+fn m28_log_time_never_runs_backwards() {
+    let mut log = Log::new();
+    log.clock(5_000);
+    log.clock(1_000);
+    assert_eq!(log.ledger.at(), at(5_000));
+}
+
+#[test]
+fn timeouts_are_bounded_by_the_longest_life() {
+    let mut log = Log::new();
+    let begin = Command::Begin { xid: xid(1), timeout_ms: u64::MAX };
+    assert_eq!(log.changes(begin), [Change::Opened { xid: xid(1), expires_at: at(10_000) }]);
+    let forever = Command::Prepare { xid: xid(2), branches: listed(&[1]), vote_timeout_ms: u64::MAX };
+    assert_eq!(log.changes(forever), [Change::Closed { xid: xid(2), deadline: at(10_000) }]);
+}
+
+#[test]
+fn m45_behind_the_horizon_nothing_begins_by_whatever_command() {
+    let (mut log, x) = (Log::new(), xid(1));
+    log.clock(20_001);
+    let begin = Command::Begin { xid: x, timeout_ms: 1 };
+    let presume = Command::PresumeAbort { xid: x };
+    let commands =
+        [begin, enlist(x, &[1]), prepare(x, voted(&[(1, PREPARED)])), vote(x, 1, PREPARED), abort(x), presume];
+    for command in commands {
+        assert_eq!(log.apply(command.clone()), Err(Refusal::Expired), "{command:?}");
+    }
+    assert_eq!(log.ledger.status(x).state, State::Expired);
+    assert_eq!(log.ledger.status(x).outcome, None);
+}
+
+#[test]
+fn m48_a_branch_behind_the_horizon_hears_rollback_a_client_hears_expired() {
+    let (mut log, x) = (Log::new(), xid(1));
+    log.ok(prepare(x, voted(&[(1, PREPARED)])));
+    log.ok(settled(x, 1));
+    log.clock(30_000);
+    assert_eq!(log.ledger.order(branch(x, 1)), Order::RollbackUnlisted);
+    assert_eq!((log.ledger.status(x).state, log.ledger.status(x).outcome), (State::Expired, None));
+    assert_eq!(log.ledger.outcome_count(), 0);
+}
+
+#[test]
+fn m17_an_outcome_is_kept_until_its_xid_can_never_begin_again() {
+    let mut log = Log::new();
+    for ms in (0..60_000).step_by(250) {
+        log.now = at(ms);
+        log.ok(prepare(born(ms, ms), voted(&[(1, READ_ONLY)])));
+        for back in (0..=ms).step_by(250) {
+            let state = log.ledger.status(born(back, back)).state;
+            assert_ne!(state, State::Unknown, "born at {back}, forgotten and not expired at {ms}");
+            assert!(ms - back > 20_000 || state == State::Ended, "born at {back}, forgotten early at {ms}");
+        }
+    }
+    assert!(log.ledger.outcome_count() < 100, "{} outcomes are kept", log.ledger.outcome_count());
+}
+
+#[test]
+fn a_decision_that_comes_late_is_kept_from_then_on() {
+    let (mut log, x) = (Log::new(), xid(1));
+    log.ok(enlist(x, &[1]));
+    log.clock(25_000);
+    log.ok(prepare(x, voted(&[(1, READ_ONLY)])));
+    log.clock(44_000);
+    assert_eq!(log.outcome(x), Some(Outcome::Committed));
+    log.clock(46_000);
+    assert_eq!(log.ledger.status(x).state, State::Expired);
+}
+
+#[test]
+fn a_branch_that_waits_longer_than_outcomes_are_kept_still_hears_its_own() {
+    let (mut log, x) = (Log::new(), xid(1));
+    log.ok(prepare(x, voted(&[(1, PREPARED), (2, PREPARED)])));
+    log.ok(abort(xid(2)));
+    log.clock(1_000_000);
+    assert_eq!(log.ledger.outcome_count(), 0);
+    assert_eq!((log.ledger.status(x).state, log.outcome(x)), (State::Decided, Some(Outcome::Committed)));
+    assert!(matches!(log.ledger.order(branch(x, 1)), Order::Commit(_)));
+    assert!(matches!(log.ledger.order(branch(x, 3)), Order::Rollback(_)));
+    log.ok(prepare(x, voted(&[(1, PREPARED), (2, PREPARED)])));
+    log.ok(settled(x, 1));
+    log.ok(settled(x, 2));
+    assert_eq!(log.ledger.status(x).state, State::Expired);
+}
+
+#[test]
+fn an_undecided_transaction_stays_open_however_old_it_is() {
+    let (mut log, x) = (Log::new(), xid(1));
+    log.ok(prepare(x, listed(&[1])));
+    log.clock(1_000_000);
+    log.ok(vote(x, 1, PREPARED));
+    assert_eq!(log.outcome(x), Some(Outcome::Committed));
+}
+
+#[test]
+fn an_xid_from_the_future_is_skewed_and_with_a_prepare_recorded_as_aborted() {
+    let (mut log, x) = (Log::new(), born(1_001, 1));
+    let skewed = Err(Refusal::Skewed { ahead_ms: 1_001, allowed_ms: 1_000 });
+    log.ok(enlist(born(1_000, 1), &[1]));
+    assert_eq!(log.apply(enlist(x, &[1])), skewed);
+    assert_eq!(log.outcome(x), None);
+    assert_eq!(log.apply(prepare(x, voted(&[(1, PREPARED)]))), skewed);
+    assert_eq!(log.outcome(x), Some(Outcome::Aborted));
+    assert_eq!(log.ledger.status(x).reason.unwrap().code, ReasonCode::Skewed);
+    assert!(matches!(log.ledger.order(branch(x, 1)), Order::Rollback(_)));
+}
+
+#[test]
+fn the_outcome_of_an_xid_from_the_future_outlives_its_birth() {
+    let (mut log, x) = (Log::new(), born(100_000, 1));
+    log.ok(Command::PresumeAbort { xid: x });
+    for ms in (0..=120_000).step_by(500) {
+        log.clock(ms);
+        assert_eq!(log.outcome(x), Some(Outcome::Aborted), "forgotten at {ms}, and it could begin now");
+        log.ok(prepare(x, voted(&[(1, PREPARED)])));
+    }
+    log.clock(121_001);
+    assert_eq!(log.ledger.status(x).state, State::Expired);
+    assert_eq!(log.apply(prepare(x, voted(&[(1, PREPARED)]))), Err(Refusal::Expired));
+}
