@@ -10,8 +10,8 @@ use std::{
 use verdict_protocol::Outcome;
 
 use crate::{
+    action::Action,
     heal::heal,
-    step::Action,
     world::{Scenario, World},
 };
 

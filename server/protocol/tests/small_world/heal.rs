@@ -3,6 +3,7 @@
 use verdict_protocol::{Event, Held, Outcome, Settlement, Vote};
 
 use crate::{
+    action::Action,
     participant::Disk,
     world::{BRANCHES, World, branch_id, xid},
 };
@@ -71,9 +72,9 @@ impl World {
         let leader = self.leader;
         loop {
             if self.nodes[leader].applied < self.log.items.len() {
-                self.act(crate::step::Action::Apply(leader))?;
+                self.act(Action::Apply(leader))?;
             } else if !self.nodes[leader].proposals.is_empty() {
-                self.act(crate::step::Action::Append(0))?;
+                self.act(Action::Append(0))?;
             } else if self.nodes[leader].settled.contains(&true) {
                 self.flush()?;
             } else {
@@ -88,7 +89,7 @@ impl World {
             if self.net[node][branch].ask
                 && let Some((vote, _)) = self.disks[branch].prepare(self.scenario.tempers[branch]).first()
             {
-                self.act(crate::step::Action::Prepare(node, branch, *vote))?;
+                self.act(Action::Prepare(node, branch, *vote))?;
             }
             let line = self.net[node][branch];
             let votes = [
@@ -101,7 +102,7 @@ impl World {
             }
             let tells = [(line.tell_commit, Outcome::Committed), (line.tell_abort, Outcome::Aborted)];
             for (_, outcome) in tells.into_iter().filter(|(on, _)| *on) {
-                self.act(crate::step::Action::Tell(node, branch, outcome))?;
+                self.act(Action::Tell(node, branch, outcome))?;
             }
             if self.net[node][branch].acknowledged {
                 let settlement = Settlement::Done;

@@ -9,6 +9,7 @@
 #![allow(unreachable_pub, reason = "the modules of a test are its own")]
 #![allow(clippy::disallowed_types, reason = "a set of visited states is never iterated over")]
 
+mod action;
 mod bugs;
 mod explore;
 mod heal;
