@@ -17,8 +17,8 @@ use tokio::{
 use tracing::{error, warn};
 use verdict_client::participant::Stamp;
 use verdict_protocol::{
-    Answer, ClusterId, Command, Coordinator, Effect, Event, Ledger, LogClock, LogTime, Patience, ProposalId, Reply,
-    Report, Request, ResourceName, Rules, SettledItem, Token,
+    Answer, BranchId, ClusterId, Command, Coordinator, Effect, Event, Ledger, LogClock, LogTime, Patience, ProposalId,
+    Reply, Report, Request, ResourceName, Rules, SettledItem, Settlement, Token,
 };
 use verdict_raft_log::NodeId;
 
@@ -27,10 +27,15 @@ use crate::{outbound::Outbound, walls::Walls};
 /// There is no restore yet: every cluster is in its first incarnation.
 pub(crate) const INCARNATION: u64 = 1;
 
+/// Settlements that ride along with one entry.
+const SETTLED_AT_A_TIME: usize = 1_000;
+
 /// The ledger and what is done about it.
 #[derive(Debug)]
 pub(crate) struct Engine {
     core: Mutex<Core>,
+    /// Requests without an answer at a time; see [`Engine::request`].
+    most_waiting: usize,
     outbound: Outbound,
     walls: Arc<Walls>,
     /// Something is to be proposed.
@@ -51,7 +56,8 @@ struct Core {
     waiting: BTreeMap<Token, oneshot::Sender<Reply>>,
     last_token: u64,
     queue: Vec<Proposal>,
-    later: Vec<SettledItem>,
+    /// By branch: an acknowledgement that is repeated while it waits takes no more room.
+    later: BTreeMap<BranchId, Settlement>,
     wake_at: Option<LogTime>,
 }
 
@@ -70,7 +76,7 @@ pub(crate) struct Batch {
 }
 
 impl Engine {
-    pub(crate) fn new(patience: Patience, outbound: Outbound, walls: Arc<Walls>) -> Self {
+    pub(crate) fn new(patience: Patience, outbound: Outbound, walls: Arc<Walls>, most_waiting: usize) -> Self {
         let core = Core {
             ledger: Ledger::new(),
             coordinator: Coordinator::new(patience),
@@ -81,24 +87,34 @@ impl Engine {
             waiting: BTreeMap::new(),
             last_token: 0,
             queue: Vec::new(),
-            later: Vec::new(),
+            later: BTreeMap::new(),
             wake_at: None,
         };
-        Self { core: Mutex::new(core), outbound, walls, proposals: Notify::new(), alarm: Notify::new() }
+        Self { core: Mutex::new(core), most_waiting, outbound, walls, proposals: Notify::new(), alarm: Notify::new() }
     }
 
-    /// Asks for something and waits for the answer. Dropping the future gives up the answer, not the request.
-    pub(crate) async fn request(self: &Arc<Self>, request: Request) -> Reply {
+    /// Asks for something and waits for the answer; none if too many wait already. Dropping the future gives up the
+    /// answer, not the request, which keeps its place until it is answered.
+    ///
+    /// What brings a transaction to its end (votes, inquiries, rollbacks) has as much room again as new work has.
+    pub(crate) async fn request(self: &Arc<Self>, request: Request) -> Option<Reply> {
+        let most = match request {
+            Request::Begin { .. } | Request::Enlist { .. } | Request::Commit { .. } => self.most_waiting,
+            Request::Rollback { .. } | Request::Vote { .. } | Request::Inquire { .. } => 2 * self.most_waiting,
+        };
         let (sender, receiver) = oneshot::channel();
         {
             let mut core = self.lock();
+            if core.waiting.len() >= most {
+                return None;
+            }
             core.last_token += 1;
             let token = Token(core.last_token);
             core.waiting.insert(token, sender);
             self.handle_locked(&mut core, Event::Request { token, request });
         }
         // The sender is gone only when the node stops.
-        receiver.await.unwrap_or(Reply::Interrupted)
+        Some(receiver.await.unwrap_or(Reply::Interrupted))
     }
 
     /// Takes in what happened.
@@ -133,13 +149,21 @@ impl Engine {
     }
 
     /// Proposes what founds the cluster, if this node leads one that is not founded. A second time changes nothing.
+    ///
+    /// Log time starts here, from the clocks that were heard: nobody waits for it yet, so it may still be set.
     pub(crate) fn found(&self, cluster: ClusterId, rules: Rules) {
         let mut core = self.lock();
         if core.coordinator.leads() && core.ledger.cluster().is_none() {
+            let (last, monotonic) = (core.ledger.at(), core.monotonic_us());
+            core.clock = LogClock::start(last, monotonic, &mut self.walls.readings());
             // The coordinator's proposals are numbered from 1: the answer to this one is of no interest.
             core.queue.push(Proposal { id: ProposalId(0), commands: vec![Command::Found { cluster, rules }] });
             self.proposals.notify_one();
         }
+    }
+
+    pub(crate) fn is_founded(&self) -> bool {
+        self.lock().ledger.cluster().is_some()
     }
 
     /// Steers log time towards the majority's clocks.
@@ -177,16 +201,28 @@ impl Engine {
         self.lock().now()
     }
 
-    /// What is to be proposed, and at which log time. Settlements alone wait for company unless `alone_too`.
-    pub(crate) fn take_batch(&self, most: usize, alone_too: bool) -> Option<(LogTime, Batch)> {
+    /// What is to be proposed, of about so many bytes, and at which log time. Settlements alone wait for company
+    /// unless `alone_too`.
+    pub(crate) fn take_batch(&self, bytes: usize, alone_too: bool) -> Option<(LogTime, Batch)> {
         let core = &mut *self.lock();
         if core.queue.is_empty() && (core.later.is_empty() || !alone_too) {
             return None;
         }
-        let rest = core.queue.split_off(core.queue.len().min(most));
+        let mut left = bytes;
+        let fits = core.queue.iter().take_while(|proposal| {
+            let size: usize = proposal.commands.iter().map(Command::size).sum();
+            left.checked_sub(size).map(|rest| left = rest).is_some()
+        });
+        // One that is larger than that goes alone.
+        let count = fits.count().max(1).min(core.queue.len());
+        let rest = core.queue.split_off(count);
         let proposals = mem::replace(&mut core.queue, rest);
-        let rest = core.later.split_off(core.later.len().min(most));
-        let later = mem::replace(&mut core.later, rest);
+        let mut later = Vec::new();
+        while later.len() < SETTLED_AT_A_TIME
+            && let Some((branch, settlement)) = core.later.pop_first()
+        {
+            later.push(SettledItem { branch, settlement });
+        }
         Some((core.now(), Batch { proposals, later }))
     }
 
@@ -237,7 +273,7 @@ impl Engine {
                 self.proposals.notify_one();
             }
             Effect::ProposeLater { item } => {
-                core.later.push(item);
+                core.later.insert(item.branch, item.settlement);
                 self.proposals.notify_one();
             }
             Effect::Ask { branch, resource, payload, within_ms } => {

@@ -7,13 +7,17 @@ use tracing::info;
 use verdict_protocol::{ClusterId, Rules};
 use verdict_raft_log::Replica;
 
-use crate::engine::Engine;
+use crate::{engine::Engine, walls::Walls};
 
 /// How often log time is steered towards the majority's clocks.
 const STEER_EVERY: Duration = Duration::from_secs(1);
+/// How often a leader looks whether its cluster is founded.
+const FOUND_EVERY: Duration = Duration::from_millis(50);
+/// How long a first leader waits for the clocks of nodes that it has not heard yet.
+const CLOCKS_WITHIN: Duration = Duration::from_secs(2);
 
-/// Tells the engine who leads, until it is dropped. A first leader founds the cluster under `cluster`.
-pub(crate) async fn watch(engine: Arc<Engine>, replica: Replica, cluster: ClusterId, rules: Rules) {
+/// Tells the engine who leads, until it is dropped.
+pub(crate) async fn watch(engine: Arc<Engine>, replica: Replica) {
     let mut seen = replica.status();
     let mut led: Option<u64> = None;
     loop {
@@ -27,7 +31,6 @@ pub(crate) async fn watch(engine: Arc<Engine>, replica: Replica, cluster: Cluste
             if let Some(term) = leads {
                 info!(term, "leads");
                 engine.lead(term);
-                engine.found(cluster, rules);
             }
             led = leads;
         }
@@ -47,11 +50,26 @@ pub(crate) async fn keep_time(engine: Arc<Engine>) {
     }
 }
 
-/// Steers log time, until it is dropped; founds the cluster again if that went astray.
-pub(crate) async fn steer(engine: Arc<Engine>, cluster: ClusterId, rules: Rules) {
+/// Steers log time, until it is dropped.
+pub(crate) async fn steer(engine: Arc<Engine>) {
     loop {
         sleep(STEER_EVERY).await;
         engine.steer();
-        engine.found(cluster, rules);
+    }
+}
+
+/// Founds the cluster if this node leads one that is not founded yet, and ends when it is.
+///
+/// A first leader waits a while for the clocks of all nodes, so that one that is wrong does not set the time.
+pub(crate) async fn found(engine: Arc<Engine>, walls: Arc<Walls>, nodes: usize, cluster: ClusterId, rules: Rules) {
+    let mut waited = Duration::ZERO;
+    while !engine.is_founded() {
+        if engine.leads() {
+            if walls.readings().len() >= nodes || waited >= CLOCKS_WITHIN {
+                engine.found(cluster, rules);
+            }
+            waited += FOUND_EVERY;
+        }
+        sleep(FOUND_EVERY).await;
     }
 }

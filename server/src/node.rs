@@ -52,7 +52,7 @@ impl Node {
         let participants = links.participants(&options.resources).map_err(StartError::Participants)?;
         let outbound = Outbound::new(participants, tasks.clone());
         let patience = Patience { least_vote_ms: millis(options.least_vote_timeout), grace_ms: millis(options.grace) };
-        let engine = Arc::new(Engine::new(patience, outbound, Arc::clone(&walls)));
+        let engine = Arc::new(Engine::new(patience, outbound, Arc::clone(&walls), options.max_calls));
 
         let mut endpoints = Vec::new();
         for (node, address) in &options.nodes {
@@ -74,9 +74,12 @@ impl Node {
         let replica = Replica::start(log, disk, log_driver, LedgerMachine(Arc::clone(&engine)), link).await?;
 
         let cluster = ClusterId(random.random());
-        tasks.spawn(leadership::watch(Arc::clone(&engine), replica.clone(), cluster, options.rules));
+        tasks.spawn(leadership::watch(Arc::clone(&engine), replica.clone()));
         tasks.spawn(leadership::keep_time(Arc::clone(&engine)));
-        tasks.spawn(leadership::steer(Arc::clone(&engine), cluster, options.rules));
+        tasks.spawn(leadership::steer(Arc::clone(&engine)));
+        let nodes = options.nodes.len();
+        let founding = leadership::found(Arc::clone(&engine), Arc::clone(&walls), nodes, cluster, options.rules);
+        tasks.spawn(founding);
         tasks.spawn(proposer::run(Arc::clone(&engine), replica.clone()));
         let calls = Semaphore::new(options.max_calls);
         let services = Services::new(Front { options, engine, replica: replica.clone(), peers, walls, calls });

@@ -27,7 +27,8 @@ pub struct Options {
     /// How long a branch must be held prepared before its unknown transaction is presumed aborted. Above
     /// `max_vote_timeout`.
     pub grace: Duration,
-    /// Client calls that are worked on at a time; more are refused with RESOURCE_EXHAUSTED.
+    /// Client calls that are worked on at a time; more are refused with RESOURCE_EXHAUSTED. As many votes, inquiries
+    /// and rollbacks again have room besides.
     pub max_calls: usize,
     /// The cluster's limits, fixed in its log by its first leader; later changes here have no effect.
     pub rules: Rules,

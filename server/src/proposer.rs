@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 use tracing::debug;
 use verdict_protocol::{Command, Entry, Event, ProposalId, decode_answers};
 use verdict_raft_log::{ProposeError, Replica};
@@ -13,8 +13,10 @@ use crate::engine::{Batch, Engine};
 /// Entries on their way at a time. While the first is being written another is gathered and sent; more would only
 /// split the groups.
 const IN_FLIGHT: usize = 2;
-/// Proposals, and settlements, of one entry: bounds its size to well under the log's limit.
-const MOST: usize = 500;
+/// What one entry is filled to, in bytes: well under the log's limit of an entry, and quickly written.
+const FILL: usize = 1 << 20;
+/// How long an entry may take before its proposals are answered with "not known": without a majority nothing ends it.
+const PROPOSED_WITHIN: Duration = Duration::from_secs(3);
 /// How long settlements wait for an entry to ride along with.
 const SETTLED_WITHIN: Duration = Duration::from_millis(100);
 
@@ -25,7 +27,7 @@ pub(crate) async fn run(engine: Arc<Engine>, replica: Replica) {
     loop {
         while on_their_way.len() < IN_FLIGHT {
             let alone_too = settled_by.is_some_and(|by| Instant::now() >= by);
-            let Some((at, batch)) = engine.take_batch(MOST, alone_too) else { break };
+            let Some((at, batch)) = engine.take_batch(FILL, alone_too) else { break };
             on_their_way.push(propose(Arc::clone(&engine), replica.clone(), at, batch));
         }
         settled_by = engine.has_later().then(|| settled_by.unwrap_or_else(|| Instant::now() + SETTLED_WITHIN));
@@ -53,11 +55,12 @@ async fn propose(engine: Arc<Engine>, replica: Replica, at: verdict_protocol::Lo
     if !later.is_empty() {
         commands.push(Command::Settled { items: later });
     }
-    let applied = replica.propose(Entry { at, commands }.encode()).await;
+    let applied = timeout(PROPOSED_WITHIN, replica.propose(Entry { at, commands }.encode())).await;
     let answers = match applied {
-        Ok(applied) => decode_answers(&applied.answer).map_err(|error| error.to_string()),
-        Err(error @ (ProposeError::NotLeader { .. } | ProposeError::Interrupted)) => Err(error.to_string()),
-        Err(error @ (ProposeError::TooLarge { .. } | ProposeError::Stopped { .. })) => {
+        Err(_) => Err("no majority has it in time".to_owned()),
+        Ok(Ok(applied)) => decode_answers(&applied.answer).map_err(|error| error.to_string()),
+        Ok(Err(error @ (ProposeError::NotLeader { .. } | ProposeError::Interrupted))) => Err(error.to_string()),
+        Ok(Err(error @ (ProposeError::TooLarge { .. } | ProposeError::Stopped { .. }))) => {
             tracing::error!(%error, "an entry was not logged");
             Err(error.to_string())
         }

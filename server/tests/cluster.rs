@@ -7,7 +7,7 @@ mod support;
 use std::time::Duration;
 
 use support::{Cluster, Gates, RESOURCES, name};
-use verdict_client::{Outcome, ReasonCode, State};
+use verdict_client::{CallError, Outcome, ReasonCode, State};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_takes_effect_once_everywhere() {
@@ -108,5 +108,35 @@ async fn a_silent_participant_aborts_at_the_deadline_and_is_told_when_it_is_back
         }
         assert!(tokio::time::Instant::now() < by, "still open after 20 s");
         tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_majority_nothing_is_answered_and_nothing_is_lost() {
+    let mut cluster = Cluster::start().await;
+    let leader = cluster.leader().await;
+    let followers: Vec<u64> = cluster.nodes.keys().copied().filter(|node| *node != leader).collect();
+    for node in &followers {
+        cluster.kill(*node);
+    }
+    let verdict = cluster.client().with_deadline(Duration::from_secs(6));
+    let mut booking = verdict.transaction();
+    booking.set_vote_timeout(Duration::from_secs(2));
+    let seats = booking.add(name("seats"), "work".into()).unwrap();
+    let unknown = booking.commit().await.unwrap_err();
+    assert!(matches!(unknown, CallError::Unknown { .. }), "{unknown}");
+    for node in followers {
+        cluster.start_node(node);
+    }
+    let decision = booking.commit().await.unwrap();
+    match decision.outcome {
+        Outcome::Committed => {
+            cluster.wait_for("sold", |cluster| cluster.effects("seats").confirmed.contains_key(&seats)).await;
+        }
+        // It was logged while nobody answered, and its time was over when the others came back.
+        Outcome::Aborted => {
+            assert_eq!(decision.reason.unwrap().code, ReasonCode::Deadline);
+            cluster.wait_for("free", |cluster| cluster.effects("seats").cancelled.contains_key(&seats)).await;
+        }
     }
 }

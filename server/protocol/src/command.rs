@@ -32,6 +32,33 @@ pub enum Command {
     Settled { items: Vec<SettledItem> },
 }
 
+impl Command {
+    /// About how many bytes it takes in an entry, never less than it does.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        /// Ids, numbers and lengths of anything in a command.
+        const FIXED: usize = 64;
+        let of_reason = |reason: &Reason| FIXED + reason.text.len() + reason.source_code.len();
+        let of_branch = |branch: &NewBranch| FIXED + branch.resource.as_str().len() + branch.payload.len();
+        FIXED
+            + match self {
+                Self::Found { .. } => FIXED,
+                Self::Begin { .. } | Self::PresumeAbort { .. } => 0,
+                Self::Enlist { branches, .. } => branches.iter().map(of_branch).sum(),
+                Self::Prepare { branches, .. } => branches
+                    .iter()
+                    .map(|listed| {
+                        let reason = listed.vote.as_ref().and_then(|(_, reason)| reason.as_ref());
+                        of_branch(&listed.branch) + reason.map_or(0, of_reason)
+                    })
+                    .sum(),
+                Self::Vote { reason, .. } => reason.as_ref().map_or(0, of_reason),
+                Self::Abort { reason, .. } => of_reason(reason),
+                Self::Settled { items } => items.len() * FIXED,
+            }
+    }
+}
+
 /// A branch as it is registered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewBranch {

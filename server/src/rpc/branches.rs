@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tonic::{Request, Response, Status};
 use verdict_client::wire::ToWire as _;
 use verdict_proto::v1::{BranchOrder, InquireRequest, VoteRequest, branches_server::Branches};
-use verdict_protocol::{self as protocol, Reply};
+use verdict_protocol::{self as protocol, Order, Reply};
 
 use super::{
     failure::Failure,
@@ -47,6 +47,10 @@ impl Call for InquireRequest {
 
     async fn serve(self, front: &Front) -> Result<BranchOrder, Failure> {
         let branch = wire::branch_id(self.branch).map_err(Failure::Invalid)?;
+        // "Wait" must not come from a leader that is none any more: it would put the branch off for nothing.
+        if front.engine.read(|ledger, _| ledger.order(branch)) == Order::Wait {
+            front.read_barrier().await?;
+        }
         front.order(protocol::Request::Inquire { branch, held_ms: self.held_ms }).await
     }
 }

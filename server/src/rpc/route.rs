@@ -22,6 +22,7 @@ pub(crate) struct Front {
     pub(crate) replica: Replica,
     pub(crate) peers: Arc<TonicPeers>,
     pub(crate) walls: Arc<Walls>,
+    /// Calls that wait for another node, or for a read barrier.
     pub(crate) calls: Semaphore,
 }
 
@@ -37,11 +38,7 @@ pub(super) trait Call: Message + Default + 'static {
 impl Front {
     /// Answers a client's call, from here or from the leader.
     pub(super) async fn route<C: Call>(&self, call: C) -> Result<Response<C::Reply>, Status> {
-        let reply = match self.calls.try_acquire() {
-            Ok(_permit) => self.answer(call).await,
-            Err(_) => Err(Failure::TooManyCalls { limit: self.options.max_calls }),
-        };
-        match reply {
+        match self.answer(call).await {
             Ok(reply) => {
                 let mut response = Response::new(reply);
                 self.name_leader(response.metadata_mut());
@@ -67,6 +64,7 @@ impl Front {
     }
 
     async fn forward<C: Call>(&self, leader: NodeId, call: C) -> Result<C::Reply, Failure> {
+        let _permit = self.calls.try_acquire().map_err(|_| self.too_many())?;
         let reply = self.peers.forward(leader, C::KIND, call.encode_to_vec().into()).await;
         // Whether it got there is not known.
         let reply = reply.map_err(|_| Failure::Interrupted)?;
@@ -103,12 +101,23 @@ impl Front {
 
     /// Asks the engine.
     pub(super) async fn request(&self, request: Request) -> Result<Reply, Failure> {
-        match self.engine.request(request).await {
+        match self.engine.request(request).await.ok_or_else(|| self.too_many())? {
             Reply::Refused(refusal) => Err(Failure::Refused(refusal)),
             Reply::Interrupted => Err(self.stopped().unwrap_or(Failure::Interrupted)),
             Reply::NotLeader => Err(self.no_leader()),
             reply @ (Reply::Decided { .. } | Reply::Done { .. } | Reply::Order { .. }) => Ok(reply),
         }
+    }
+
+    /// Waits until this node has applied all that was acknowledged before.
+    pub(super) async fn read_barrier(&self) -> Result<(), Failure> {
+        let _permit = self.calls.try_acquire().map_err(|_| self.too_many())?;
+        self.replica.read_barrier().await?;
+        Ok(())
+    }
+
+    fn too_many(&self) -> Failure {
+        Failure::TooManyCalls { limit: self.options.max_calls }
     }
 
     fn no_leader(&self) -> Failure {

@@ -113,7 +113,7 @@ impl Call for GetRequest {
 
     async fn serve(self, front: &Front) -> Result<TransactionStatus, Failure> {
         let xid = wire::xid(&self.xid).map_err(Failure::Invalid)?;
-        front.replica.read_barrier().await?;
+        front.read_barrier().await?;
         Ok(front.status(xid))
     }
 }
@@ -132,7 +132,7 @@ impl Call for ListRequest {
             Ok(limit) => limit.min(LONGEST_PAGE),
             Err(_) => LONGEST_PAGE,
         };
-        front.replica.read_barrier().await?;
+        front.read_barrier().await?;
         Ok(front.engine.read(|ledger, coordinator| {
             let mut found = ledger.open_after(after).filter(|(_, open)| {
                 (!self.in_doubt || open.is_in_doubt()) && wire::age_ms(ledger, open) >= self.older_than_ms

@@ -267,7 +267,11 @@ impl Coordinator {
                 self.propose_votes(branch.xid, ledger, effects);
             }
             // A vote that is refused meets a transaction that was decided and has ended meanwhile.
-            (Pending::Votes { .. } | Pending::Abort { .. }, _) => {}
+            (Pending::Votes { xid } | Pending::Abort { xid }, _) => {
+                if let Some(work) = self.works.get_mut(&xid) {
+                    (work.votes_proposed, work.abort_proposed) = (false, false);
+                }
+            }
         }
     }
 
@@ -280,6 +284,7 @@ impl Coordinator {
                 }
             }
             Some(Pending::Abort { xid }) if ledger.transaction(xid).is_some() => {
+                self.works.entry(xid).or_default().abort_proposed = false;
                 self.arm(xid, now.plus(backoff::FIRST_RETRY_MS));
             }
             Some(Pending::Commit { token, xid }) => {

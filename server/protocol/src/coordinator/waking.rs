@@ -65,12 +65,12 @@ impl Coordinator {
         };
         // Votes that are complete but did not get into the log go before the deadline's abort.
         self.propose_votes(xid, ledger, effects);
-        let voted = self.works.get(&xid).is_some_and(|work| work.votes_proposed);
         if now < due {
             self.arm(xid, due);
             return;
         }
-        if !voted {
+        let work = self.works.entry(xid).or_default();
+        if !work.votes_proposed && !std::mem::replace(&mut work.abort_proposed, true) {
             let command = Command::Abort { xid, reason: Reason::new(code, text) };
             self.propose(Pending::Abort { xid }, vec![command], effects);
         }

@@ -24,6 +24,7 @@ pub(super) struct Work {
     /// Answers to prepare that are not proposed yet.
     pub(super) votes: BTreeMap<BranchNumber, (Vote, Option<Reason>)>,
     pub(super) votes_proposed: bool,
+    pub(super) abort_proposed: bool,
 }
 
 /// One participant being asked or told, over as many attempts as it takes.
