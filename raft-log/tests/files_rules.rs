@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
 use rand::{SeedableRng, rngs::StdRng};
@@ -75,6 +76,29 @@ fn segments_are_filled_with_zeros_before_they_are_used() {
     let content = sim.file(SEGMENT).unwrap();
     assert_eq!(content.len(), 64 << 10, "an append does not make the file longer");
     assert!(content[1024..].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn a_segment_made_ahead_is_used_and_one_left_over_is_removed() {
+    let sim = SimDisk::new();
+    let (mut log, _) = open(&sim);
+    assert!(log.spare_plan().is_none(), "not before the current one is half full");
+    (0..64).for_each(|index| append(&mut log, &[record(index, 400)]));
+    let spare = log.spare_plan().unwrap().make(&AtomicBool::new(false)).unwrap().unwrap();
+    log.give_spare(spare);
+    assert!(log.spare_plan().is_none(), "one is enough");
+    let before = sim.stats().written_bytes;
+    (64..190).for_each(|index| append(&mut log, &[record(index, 400)]));
+    assert!(sim.stats().written_bytes - before < 66 << 10, "the zeros were written before");
+    assert!(log.spare_plan().unwrap().make(&AtomicBool::new(true)).unwrap().is_none(), "it can be stopped");
+    drop(log.spare_plan().unwrap().make(&AtomicBool::new(false)).unwrap());
+    assert!(sim.file("log-spare.new").is_some());
+    drop(log);
+    sim.crash(&mut StdRng::seed_from_u64(1));
+    let (log, recovery) = open(&sim);
+    assert_eq!((recovery.damage, recovery.records), (None, 0..190));
+    assert_eq!(log.read(0..190, usize::MAX).unwrap().len(), 190);
+    assert!(sim.file("log-spare.new").is_none());
 }
 
 #[test]

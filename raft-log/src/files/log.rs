@@ -24,6 +24,7 @@ use super::frame::sector_up;
 use super::marks::{Marks, Purged};
 use super::recovery::{BatchAt, Recovered, TornTail, cut, recover};
 use super::segment::{FIRST_BATCH, Segment, SegmentHeader};
+use super::spare::Spare;
 
 /// What can be set for a log.
 #[derive(Debug, Clone)]
@@ -64,11 +65,13 @@ pub struct Log {
     pub(super) batches: VecDeque<BatchAt>,
     pub(super) next_index: u64,
     pub(super) next_number: u64,
-    end: Place,
+    pub(super) end: Place,
     pub(super) highest: u64,
     damage: Option<Damage>,
     failed: Option<StorageError>,
     in_flight: bool,
+    /// The next segment's file, if it was made ahead.
+    pub(super) spare: Option<Spare>,
     /// The last batch's memory, to be used again.
     buffer: Vec<u8>,
 }
@@ -157,6 +160,7 @@ impl Log {
             damage: found.damage,
             failed: None,
             in_flight: false,
+            spare: None,
             buffer: Vec::new(),
         }
     }
@@ -176,7 +180,7 @@ impl Log {
             segment.file.write_zeros(self.end.offset, segment.header.capacity).doing(doing, &segment.name)?;
             segment.file.sync().map_err(|e| StorageError::sync(&segment.name, e))?;
         } else {
-            self.add_segment(self.options.segment_bytes)?;
+            self.add_segment(self.segment_capacity())?;
         }
         if self.marks()?.newest < self.highest {
             self.save_marks(self.marks()?.purged.clone())?;
@@ -280,7 +284,7 @@ impl Log {
         let size = bytes.len() as u64;
         let full = self.segments.get(&self.end.segment).is_none_or(|now| self.end.offset + size > now.header.capacity);
         if full {
-            let made = self.add_segment(sector_up(self.options.segment_bytes).max(FIRST_BATCH + size));
+            let made = self.add_segment(self.segment_capacity().max(FIRST_BATCH + size));
             made.and_then(|()| self.save_marks(self.marks()?.purged.clone())).map_err(|e| self.stop(e))?;
         }
         let place = self.end;
@@ -371,6 +375,10 @@ impl Log {
         Ok(())
     }
 
+    pub(super) fn segment_capacity(&self) -> u64 {
+        sector_up(self.options.segment_bytes)
+    }
+
     fn add_segment(&mut self, capacity: u64) -> Result<(), StorageError> {
         let header = SegmentHeader {
             repair: false,
@@ -381,7 +389,10 @@ impl Log {
             first_batch: self.next_number,
             next_index: self.next_index,
         };
-        let segment = Segment::create(&*self.disk, header)?;
+        let segment = match self.spare.take_if(|spare| spare.capacity == capacity) {
+            Some(spare) => spare.become_segment(&*self.disk, header)?,
+            None => Segment::create(&*self.disk, header)?,
+        };
         self.highest = header.number;
         self.end = Place { segment: header.number, offset: FIRST_BATCH };
         self.segments.insert(header.number, segment);

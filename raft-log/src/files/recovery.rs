@@ -21,6 +21,7 @@ use super::batch::{self, Found, Header, Kind, Place};
 use super::disk::{Disk, SECTOR};
 use super::error::{Damage, StorageError};
 use super::segment::{self, Evidence, FIRST_BATCH, Segment};
+use super::spare::SPARE;
 
 /// Where the records of one batch stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +81,7 @@ pub(super) fn recover(disk: &dyn Disk, log: u64, purged: u64, newest: u64) -> Re
         torn: None,
         damage: None,
         highest,
-        void: names.iter().filter(|name| segment::is_unfinished(name)).cloned().collect(),
+        void: names.iter().filter(|name| segment::is_unfinished(name) || *name == SPARE).cloned().collect(),
     };
     let mut next = numbers.last().copied();
     while let Some(number) = next {

@@ -9,10 +9,12 @@
 #![allow(unreachable_pub, reason = "shared by the tests of this folder")]
 
 pub mod buggy;
+pub mod coverage;
 pub mod model;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
@@ -20,33 +22,8 @@ use verdict_raft_log::files::testing::SimDisk;
 use verdict_raft_log::files::{Damage, Disk, Log, Purged, Record, RepairFrom, StorageError};
 
 use buggy::{Bug, BuggyDisk};
+use coverage::Coverage;
 use model::{Model, Node, judge_damage, open};
-
-/// What a history did, to see that histories do what they should.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Coverage {
-    pub operations: u64,
-    pub crashes: u64,
-    pub kills: u64,
-    pub failures: u64,
-    pub damages: u64,
-    pub repairs: u64,
-    pub torn: u64,
-    pub purges: u64,
-}
-
-impl Coverage {
-    pub fn add(&mut self, other: &Coverage) {
-        self.operations += other.operations;
-        self.crashes += other.crashes;
-        self.kills += other.kills;
-        self.failures += other.failures;
-        self.damages += other.damages;
-        self.repairs += other.repairs;
-        self.torn += other.torn;
-        self.purges += other.purges;
-    }
-}
 
 struct History {
     rng: StdRng,
@@ -142,7 +119,8 @@ impl History {
     /// One operation: whether the process goes on, or why it does not. The outer error is a broken rule.
     fn operate(&mut self, node: &mut Node) -> Result<Result<bool, Interrupted>, String> {
         match self.rng.random_range(0..100) {
-            0..50 => Ok(self.append(node)),
+            0..47 => Ok(self.append(node)),
+            47..50 => Ok(make_spare(node).map(|()| true)),
             50..59 => Ok(self.truncate(node)),
             59..68 => Ok(self.snapshot_and_purge(node).map(|()| true)),
             68..78 => Ok(self.save_ballot(node).map(|()| true)),
@@ -441,4 +419,14 @@ impl History {
         (model.records, model.next, model.purged) = (peer.records, peer.next, peer.purged);
         Ok(())
     }
+}
+
+/// As the driver does it on a thread of its own. That it fails matters to nobody.
+fn make_spare(node: &mut Node) -> Result<(), Interrupted> {
+    if let Some(plan) = node.files.log.spare_plan()
+        && let Ok(Some(spare)) = plan.make(&AtomicBool::new(false))
+    {
+        node.files.log.give_spare(spare);
+    }
+    Ok(())
 }

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::handle::Shared;
 use crate::files::batch::Record;
 use crate::files::error::StorageError;
-use crate::files::log::{Staged, Synced, Written};
+use crate::files::log::{Log, Staged, Synced, Written};
 use crate::files::store::LogFiles;
 
 /// Called once when an append is durable, or with the reason why it may not be. On the thread that drives the files:
@@ -59,12 +59,22 @@ pub(super) struct Engine {
     pending: VecDeque<Op>,
     stage: Stage,
     waiting: Waiting,
+    /// Who wants to know when all is closed.
+    closing: Vec<oneshot::Sender<()>>,
 }
 
 impl Engine {
     pub(super) fn new(files: LogFiles, shared: Arc<Shared>, max_batch_bytes: usize) -> Self {
         let waiting = Waiting::Appends(Vec::new());
-        Self { files: Some(files), shared, max_batch_bytes, pending: VecDeque::new(), stage: Stage::Idle, waiting }
+        Self {
+            files: Some(files),
+            shared,
+            max_batch_bytes,
+            pending: VecDeque::new(),
+            stage: Stage::Idle,
+            waiting,
+            closing: Vec::new(),
+        }
     }
 
     /// Takes an operation that was queued.
@@ -77,6 +87,18 @@ impl Engine {
         while self.pending.len() < queue.max_capacity() {
             let Ok(op) = queue.try_recv() else { return };
             self.pending.push_back(op);
+        }
+    }
+
+    /// The log, until it is closed.
+    pub(super) fn log(&mut self) -> Option<&mut Log> {
+        self.files.as_mut().map(|files| &mut files.log)
+    }
+
+    /// Answers those who closed the files; the driver has nothing open either.
+    pub(super) fn tell_closed(&mut self) {
+        for answer in self.closing.drain(..) {
+            let _gone = answer.send(());
         }
     }
 
@@ -152,7 +174,7 @@ impl Engine {
             }
             Op::Close { answer } => {
                 self.files = None;
-                let _gone = answer.send(());
+                self.closing.push(answer);
             }
         }
         Some(Step::Other)

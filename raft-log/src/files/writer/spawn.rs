@@ -1,11 +1,15 @@
 //! Who runs the steps.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 
 use super::engine::{Engine, Op, Step};
 use crate::files::error::StorageError;
+use crate::files::spare::Spare;
 
 /// Who drives the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,12 +36,58 @@ pub(super) fn spawn(how: Spawn, engine: Engine, queue: mpsc::Receiver<Op>) -> Re
 }
 
 fn on_thread(mut engine: Engine, mut queue: mpsc::Receiver<Op>) {
+    let mut maker = SpareMaker::default();
     while let Some(op) = queue.blocking_recv() {
         engine.take(op);
         engine.take_more(&mut queue);
         while engine.step().is_some() {
             engine.take_more(&mut queue);
         }
+        maker.tend(&mut engine);
+        engine.tell_closed();
+    }
+}
+
+/// Makes spare segments on a thread of its own, one at a time. It ends with this.
+#[derive(Default)]
+struct SpareMaker {
+    making: Option<JoinHandle<Option<Spare>>>,
+    stop: Arc<AtomicBool>,
+    /// Behind this segment it was tried.
+    tried: Option<u64>,
+}
+
+impl SpareMaker {
+    fn tend(&mut self, engine: &mut Engine) {
+        let Some(log) = engine.log() else { return self.end() };
+        if let Some(making) = self.making.take_if(|making| making.is_finished()) {
+            // Without one the log makes its segment itself, and says what is wrong.
+            if let Ok(Some(spare)) = making.join() {
+                log.give_spare(spare);
+            }
+        }
+        if self.making.is_none()
+            && let Some(plan) = log.spare_plan()
+            && self.tried != Some(plan.after_segment)
+        {
+            self.tried = Some(plan.after_segment);
+            let stop = self.stop.clone();
+            let make = move || plan.make(&stop).ok().flatten();
+            self.making = std::thread::Builder::new().name("verdict-spare".to_owned()).spawn(make).ok();
+        }
+    }
+
+    fn end(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(making) = self.making.take() {
+            drop(making.join());
+        }
+    }
+}
+
+impl Drop for SpareMaker {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -56,5 +106,6 @@ async fn as_task(mut engine: Engine, mut queue: mpsc::Receiver<Op>, write: Durat
             }
             engine.take_more(&mut queue);
         }
+        engine.tell_closed();
     }
 }
