@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rand::{SeedableRng, rngs::StdRng};
 use verdict_raft_log::files::testing::SimDisk;
-use verdict_raft_log::files::{Manifest, SectionId, SnapshotStore, StorageError};
+use verdict_raft_log::files::{LogFiles, LogOptions, Manifest, SectionId, SnapshotStore, StorageError};
 
 fn id(id: &str) -> SectionId {
     SectionId::new(id).unwrap()
@@ -104,4 +104,23 @@ fn a_damaged_section_or_manifest_is_said_and_can_be_put_again() {
         sim.flip_bit("snapshot.manifest", bit).unwrap();
     }
     assert_eq!(snapshots(&sim).current(), Some(&manifest));
+}
+
+#[test]
+fn a_snapshot_that_is_gone_behind_a_purge_is_said() {
+    let sim = SimDisk::new();
+    let open = || {
+        let (files, _) = LogFiles::open(Arc::new(sim.mount()), LogOptions::default()).unwrap();
+        let gone = files.snapshot_is_gone(&SnapshotStore::open(Arc::new(sim.mount())).unwrap().0);
+        (files, gone)
+    };
+    assert_eq!(open().1, None, "nothing was purged");
+    let mut store = snapshots(&sim);
+    store.commit(Manifest { meta: Bytes::new(), sections: Vec::new() }).unwrap();
+    let (mut files, _) = LogFiles::open(Arc::new(sim.mount()), LogOptions::default()).unwrap();
+    files.log.purge_up_to(9, Bytes::new()).unwrap();
+    assert_eq!(open().1, None, "the snapshot is there");
+    assert!(sim.lose_file("snapshot.manifest"));
+    let damage = open().1.expect("the loss is seen");
+    assert_eq!((damage.file.as_str(), damage.lost), ("snapshot.manifest", 0..=9));
 }

@@ -22,7 +22,7 @@ use super::disk::Disk;
 use super::error::{Damage, Doing, StorageError};
 use super::frame::{UNFINISHED, replace_file, seal, u16_at, u32_at, u64_at, unseal};
 
-const MANIFEST: &str = "snapshot.manifest";
+pub(super) const MANIFEST: &str = "snapshot.manifest";
 const MANIFEST_MAGIC: &[u8; 4] = b"vman";
 const SECTION_MAGIC: &[u8; 4] = b"vsec";
 const VERSION: u16 = 1;

@@ -8,6 +8,7 @@ use super::disk::Disk;
 use super::error::{Damage, StorageError};
 use super::log::{Log, LogOptions, Recovery};
 use super::slots::SlotFile;
+use super::snapshots::{MANIFEST, SnapshotStore};
 
 const BALLOT: &str = "ballot.slots";
 
@@ -49,5 +50,13 @@ impl LogFiles {
     /// Saves a ballot; durable on return.
     pub fn save_ballot(&mut self, ballot: Bytes) -> Result<(), StorageError> {
         self.ballot.save(ballot)
+    }
+
+    /// Says that no snapshot is there, although records were purged behind one: its manifest was lost.
+    pub fn snapshot_is_gone(&self, snapshots: &SnapshotStore) -> Option<Damage> {
+        let purged = self.log.purged().filter(|_| snapshots.current().is_none())?;
+        let what = format!("it is missing, and the log was purged up to record {} behind it", purged.index);
+        let lost = 0..=purged.index;
+        Some(Damage { file: MANIFEST.into(), offset: 0, what, lost, open_ended: false })
     }
 }

@@ -94,6 +94,7 @@ async fn open(options: &Options, disk: Arc<dyn Disk>) -> Result<Opened, StartErr
     let opened = runtime::beside(move || {
         let (snapshots, snapshot_damage) = SnapshotStore::open(Arc::clone(&disk))?;
         let (files, _found) = LogFiles::open(disk, log)?;
+        let snapshot_damage = snapshot_damage.or_else(|| files.snapshot_is_gone(&snapshots));
         let snapshots = Snapshots::new(snapshots).map_err(|e| StorageError::Misuse(e.to_string()))?;
         Ok::<_, StorageError>(Opened { files, snapshots, snapshot_damage })
     });

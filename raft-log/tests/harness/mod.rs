@@ -341,10 +341,10 @@ impl History {
             Err(error) => return Err(format!("reading failed: {error}")),
         };
         if self.harmed && seen.snapshot.is_none() && self.model.snapshot.is_some() {
-            // Its manifest's file was lost. Behind a purge point the node's owner sees that a snapshot is missing;
-            // else the log has everything.
+            // Its manifest's file was lost. Behind a purge point that is said; else the log has everything.
             if seen.purged.is_some() {
-                return Ok(None);
+                let said = node.files.snapshot_is_gone(&node.snapshots);
+                return said.map(|_damage| None).ok_or_else(|| "a snapshot is gone and nothing says so".into());
             }
             for model in std::iter::once(&mut self.model).chain(&mut self.or) {
                 model.snapshot = None;
