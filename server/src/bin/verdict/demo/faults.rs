@@ -55,8 +55,8 @@ pub(super) struct Fault {
     /// Until another node led, where one had to.
     pub(super) new_leader: Option<u64>,
     pub(super) new_leader_after_ms: Option<u64>,
-    /// Until a booking was committed after it.
-    pub(super) committed_after_ms: u64,
+    /// Until a booking was committed after it. None if none could be: those that were left had to be refused.
+    pub(super) committed_after_ms: Option<u64>,
     /// The longest time around it in which a booking waited and none was committed.
     pub(super) longest_gap_ms: u64,
     #[serde(skip)]
@@ -87,7 +87,7 @@ impl Stage<'_> {
         let died = Instant::now();
         let second = self.leader(Some(killed)).await?;
         self.elected(&mut faults, second, died);
-        self.commits(&mut faults, died).await?;
+        self.commits(&mut faults, died, 0).await?;
         self.over();
 
         self.due(1).await;
@@ -100,7 +100,7 @@ impl Stage<'_> {
         let caught_up = self.oracle.node_is(killed, |status| status.leader.is_some() && status.applied_index >= goal);
         self.within("the node that came back catches up", caught_up).await?;
         self.tell(format!("node {killed} has caught up, {} after its start", short(started.elapsed())));
-        self.commits(&mut faults, started).await?;
+        self.commits(&mut faults, started, 1).await?;
         self.over();
 
         self.due(2).await;
@@ -110,7 +110,7 @@ impl Stage<'_> {
         let stopped = Instant::now();
         let third = self.leader(Some(paused)).await?;
         self.elected(&mut faults, third, stopped);
-        self.commits(&mut faults, stopped).await?;
+        self.commits(&mut faults, stopped, 2).await?;
         sleep_until((stopped + PAUSE).into()).await;
         self.fleet.resume(Who::Node(paused))?;
         let follows = self.oracle.node_is(paused, |status| status.leader.is_some_and(|leader| leader != paused));
@@ -132,21 +132,21 @@ impl Stage<'_> {
             }
         })
         .await?;
-        let back = Instant::now();
         self.tell(format!("{name} was started again"));
-        self.commits(&mut faults, back).await?;
-        if let Some(fault) = faults.last_mut() {
-            fault.committed_after_ms = millis(died.elapsed());
-        }
+        self.commits(&mut faults, died, 3).await?;
         self.over();
         Ok(faults)
     }
 
     /// Waits until the bookings have come to the `stage`-th point.
     async fn due(&self, stage: usize) {
-        let point = self.total * POINTS[stage] / 100;
+        let point = self.point(stage);
         self.board.reach(|counts| counts.done >= point).await;
-        self.pace.slow_down(point, self.total * POINTS[stage + 1] / 100);
+        self.pace.slow_down(point, self.point(stage + 1));
+    }
+
+    fn point(&self, stage: usize) -> usize {
+        self.total * POINTS[stage] / 100
     }
 
     fn over(&self) {
@@ -161,7 +161,7 @@ impl Stage<'_> {
             at_ms: millis(self.board.start().elapsed()),
             new_leader: None,
             new_leader_after_ms: None,
-            committed_after_ms: 0,
+            committed_after_ms: None,
             longest_gap_ms: 0,
             at: Instant::now(),
         }
@@ -175,12 +175,13 @@ impl Stage<'_> {
         }
     }
 
-    /// Waits until one more booking is committed.
-    async fn commits(&self, faults: &mut [Fault], since: Instant) -> Result<(), FaultError> {
-        let before = self.board.counts().committed;
-        self.within("a booking is committed", self.board.reach(|counts| counts.committed > before)).await?;
-        if let Some(fault) = faults.last_mut() {
-            fault.committed_after_ms = millis(since.elapsed());
+    /// Waits until one more booking is committed, or all of this stage have their answer.
+    async fn commits(&self, faults: &mut [Fault], since: Instant, stage: usize) -> Result<(), FaultError> {
+        let (before, until) = (self.board.counts().committed, self.point(stage + 1));
+        let moved_on = self.board.reach(|counts| counts.committed > before || counts.done >= until);
+        self.within("a booking is committed", moved_on).await?;
+        if let Some(fault) = faults.last_mut().filter(|_| self.board.counts().committed > before) {
+            fault.committed_after_ms = Some(millis(since.elapsed()));
         }
         Ok(())
     }

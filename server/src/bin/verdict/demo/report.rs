@@ -99,24 +99,23 @@ impl Report {
         )?;
         writeln!(text, "\nFaults")?;
         for fault in &self.faults {
-            let after = Duration::from_millis(fault.committed_after_ms);
             let gap = Duration::from_millis(fault.longest_gap_ms);
             let leader = match (fault.new_leader, fault.new_leader_after_ms) {
                 (Some(leader), Some(ms)) => format!("node {leader} led after {}, ", short(Duration::from_millis(ms))),
                 _ => String::new(),
             };
             writeln!(text, "  {}", fault.what)?;
-            writeln!(
-                text,
-                "          {leader}committed again after {}; longest time without a commit {}",
-                short(after),
-                short(gap)
-            )?;
+            let committed = match fault.committed_after_ms {
+                Some(ms) => format!("committed again after {}", short(Duration::from_millis(ms))),
+                None => "nothing was left to commit".to_owned(),
+            };
+            writeln!(text, "          {leader}{committed}; longest time without a commit {}", short(gap))?;
         }
         let Latency { p50, p90, p99, max } = self.commit_ms;
         writeln!(
             text,
-            "\nCommit: p50 {p50:.1} ms, p90 {p90:.1} ms, p99 {p99:.1} ms, longest {max:.0} ms; {} a second over {:.1} s",
+            "\nCommit: p50 {p50:.1} ms, p90 {p90:.1} ms, p99 {p99:.1} ms, longest {max:.0} ms\n        {} a second over {:.1} s, \
+             in which bookings came slowly while a fault was on",
             self.commits_per_second, self.seconds
         )?;
         writeln!(text, "\nAudit of the three databases")?;
