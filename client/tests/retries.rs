@@ -8,7 +8,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use tonic::{Code, Status};
-use verdict_client::{CallError, ListQuery, Outcome, RefusalCode, State, Transaction, Verdict};
+use verdict_client::{Backoff, CallError, ListQuery, Outcome, RefusalCode, State, Transaction, Verdict};
 use verdict_proto::v1::{self, error_detail::Code as Detail};
 
 use common::cluster::{Answer, Node, dead, fails, options};
@@ -80,6 +80,23 @@ async fn a_paused_leader_does_not_swallow_the_deadline_and_the_xid_stays() {
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
     assert_eq!(paused.xids(), [transaction.xid()], "suspected: not asked again on another's word");
     assert_eq!(other.xids(), [transaction.xid(); 2]);
+}
+
+/// While a leader is elected, calls fail at once and many times; the patience with the next node is none the longer.
+#[tokio::test]
+async fn calls_that_fail_at_once_make_nobody_more_patient() {
+    let paused = Node::start(|call| if call < 12 { lost() } else { Answer::Hangs });
+    let other = Node::start(|call| if call < 12 { lost() } else { COMMITTED });
+    let mut options = options(&[paused.address, other.address]);
+    options.backoff = Backoff { first: Duration::from_millis(1), most: Duration::from_millis(1) };
+    options.deadline = Duration::from_secs(20);
+    let start = Instant::now();
+    transaction(&Verdict::new(options).unwrap()).commit().await.unwrap();
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
+fn lost() -> Answer {
+    fails(Code::Unavailable, Detail::Interrupted, None, 0)
 }
 
 #[tokio::test]

@@ -77,6 +77,8 @@ impl Caller {
         let start = Instant::now();
         let mut attempts = 0;
         let rounds_of = self.shared().routes.configured();
+        // Attempts that waited in vain. One that failed at once says nothing about how long an answer takes.
+        let mut waited_in_vain = 0;
         let mut pauses = 0;
         let mut redirected = false;
         // An attempt without an answer may have been logged, whatever later attempts say.
@@ -85,11 +87,12 @@ impl Caller {
             let now = Instant::now();
             let (node, channel) = self.shared().routes.pick(now);
             let left = deadline.saturating_sub(now - start);
-            let patience = self.attempt_timeout.saturating_mul(1 << (attempts / rounds_of).min(8)).min(left);
+            let patience = self.attempt_timeout.saturating_mul(1 << (waited_in_vain / rounds_of).min(8)).min(left);
             attempts += 1;
             let mut request = Request::new(message.clone());
             request.set_timeout(patience);
             let reply = timeout(patience, send(channel, request)).await;
+            waited_in_vain += u32::from(now.elapsed() >= patience);
 
             let (pause_at_least, status) = match reply {
                 Ok(Ok(reply)) => {

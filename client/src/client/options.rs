@@ -33,8 +33,8 @@ pub struct Options {
     pub nodes: Vec<String>,
     /// How long a call is tried before it ends as unknown. A commit is given its vote timeout on top.
     pub deadline: Duration,
-    /// How long one attempt waits for its answer before another node is tried. Doubles with each round over the nodes,
-    /// so that a slow cluster is not asked faster than it can answer.
+    /// How long one attempt waits for its answer before another node is tried. Doubles with each round over the nodes
+    /// that was waited for in vain, so that a slow cluster is not asked faster than it can answer.
     pub attempt_timeout: Duration,
     pub connect_timeout: Duration,
     pub backoff: Backoff,
