@@ -104,19 +104,30 @@ async fn a_damaged_log_is_fetched_from_the_leader_before_raft_starts() {
     cluster.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_section_is_fetched_with_the_leaders_snapshot() {
+/// A section of a node's snapshot is harmed while the node is down; it gets a whole snapshot from the leader.
+async fn gets_the_leaders_snapshot(harm: fn(&SimDisk, &str)) {
     let small = |options: &mut Options| (options.snapshot_every, options.keep_entries) = (60, 5);
     let (mut cluster, node) = filled(small, 200).await;
     status_where(&cluster.replicas[cluster.at(node)], "a snapshot", |s| s.snapshot.is_some()).await;
     cluster.stop(node).await;
     let disk = disk(&cluster, node);
     let (section, _) = disk.sizes().into_iter().find(|(name, _)| name.starts_with("section-sealed")).unwrap();
-    assert!(disk.lose_file(&section));
+    harm(&disk, &section);
     cluster.restart(node).await;
+    assert!(cluster.net.sent_by(node, MessageKind::Fetch) > 0);
     cluster.settle().await;
     assert_eq!(cluster.entries(node).len(), 200);
     cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_section_is_fetched_with_the_leaders_snapshot() {
+    gets_the_leaders_snapshot(|disk, section| assert!(disk.lose_file(section))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_section_is_fetched_with_the_leaders_snapshot() {
+    gets_the_leaders_snapshot(|disk, section| disk.flip_bit(section, 1000).unwrap()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -86,7 +86,8 @@ impl Replica {
         self.core.status()
     }
 
-    /// Waits until the status differs from the one that was seen, and returns it.
+    /// Waits until the status differs from the one that was seen, and returns it. That of a replica that has stopped
+    /// changes no more.
     pub async fn status_changed(&self, seen: &Status) -> Status {
         self.core.status_changed(seen.version).await
     }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use super::machine::{Machine, Section};
 use super::types::SnapshotMeta;
 use super::wire::OfferedSection;
-use crate::files::{Manifest, SectionId, SnapshotStore, StorageError, StoredSection};
+use crate::files::{Damage, Manifest, SectionId, SnapshotStore, StorageError, StoredSection};
 use crate::runtime;
 
 /// A snapshot on its way between store, machine and peers.
@@ -112,6 +112,23 @@ impl Snapshots {
     pub(crate) async fn section(&self, section: &OfferedSection) -> io::Result<Bytes> {
         let section = stored_section(section)?;
         self.with_store(move |store| store.read(&section)).await
+    }
+
+    /// Reads the current snapshot once over. If something of it is damaged, there is no current snapshot any more, and
+    /// this is what is wrong.
+    pub(crate) async fn check(&self) -> io::Result<Option<Damage>> {
+        let sections = self.current().map(|(_, sections)| sections).unwrap_or_default();
+        for section in stored(&sections)? {
+            let read = self.with_store(move |store| match store.read(&section) {
+                Err(StorageError::Damage(damage)) => Ok(Some(damage)),
+                read => read.map(|_whole| None),
+            });
+            if let Some(damage) = read.await? {
+                lock(&self.view).current = None;
+                return Ok(Some(damage));
+            }
+        }
+        Ok(None)
     }
 
     /// Reads and decodes a snapshot whose sections are all stored.

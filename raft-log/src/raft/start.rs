@@ -24,7 +24,7 @@ use super::store::Store;
 use crate::files::{Damage, Disk, LogFiles, LogOptions, SnapshotStore, Spawn, StorageError};
 use crate::runtime;
 use crate::runtime::watch;
-use crate::{PeerLink, StartError, Status};
+use crate::{DecodeError, PeerLink, StartError, Status};
 
 /// The files of a node, as they were found.
 pub(crate) struct Opened {
@@ -42,9 +42,12 @@ pub(crate) async fn start<M: Machine>(
     link: Arc<dyn PeerLink>,
 ) -> Result<Arc<dyn Core>, StartError> {
     options.check()?;
-    let opened = open(&options, disk).await?;
-    let opened = repair::if_needed(&options, opened, &*link).await?;
     let storage = |source: io::Error| StartError::Storage { node: options.node, source };
+    let mut opened = open(&options, disk).await?;
+    if opened.snapshot_damage.is_none() {
+        opened.snapshot_damage = opened.snapshots.check().await.map_err(storage)?;
+    }
+    let opened = repair::if_needed(&options, opened, &*link).await?;
     let snapshots = opened.snapshots;
     let mut store = Store::start(opened.files, spawn).map_err(storage)?;
     let is_new = !options.joins
@@ -53,7 +56,11 @@ pub(crate) async fn start<M: Machine>(
 
     let mut restored = None;
     if let Some((meta, sections)) = snapshots.current() {
-        machine.thaw(snapshots.load::<M>(&sections).await.map_err(storage)?);
+        let thawed = snapshots.load::<M>(&sections).await.map_err(|e| match e.downcast::<DecodeError>() {
+            Ok(undecodable) => StartError::Snapshot(undecodable),
+            Err(unreadable) => storage(unreadable),
+        })?;
+        machine.thaw(thawed);
         restored = Some(meta);
     }
     let (tell_progress, progress) = watch::channel(Progress::default());
