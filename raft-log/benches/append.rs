@@ -2,7 +2,6 @@
 //! one fdatasync a batch. Both take turns in the same run, so that the disk's moods hit both.
 //!
 //! `cargo bench -p verdict-raft-log --bench append [-- ROUNDS]`; `VERDICT_BENCH_DIR` chooses the disk.
-#![cfg(not(madsim))]
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark fails by panicking and prints its result")]
 
 use std::fs::{File, OpenOptions};
