@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use openraft::ReadPolicy;
 use openraft::errors::{ClientWriteError, Fatal, LinearizableReadError, RaftError};
+use openraft::raft::linearizable_read::LinearizerOption;
 use openraft_rt::watch::{WatchReceiver, WatchSender};
 
 use super::answer;
@@ -51,7 +52,9 @@ impl<M: Machine> Running<M> {
 
     /// The index up to which a read must wait, confirmed by a majority; an error says who may know.
     pub(crate) async fn confirm_leadership(&self) -> Result<LogId, ReadError> {
-        match self.raft.get_read_linearizer(ReadPolicy::ReadIndex).await {
+        // A follower confirms when it has flushed: a slow disk takes longer than the lease that is waited by default.
+        let confirmed = LinearizerOption::from(ReadPolicy::ReadIndex).with_wait_timeout(self.read_within());
+        match self.raft.get_read_linearizer(confirmed).await {
             Ok(linearizer) => Ok(*linearizer.read_log_id().log_id()),
             Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(to))) => {
                 Err(ReadError::NotLeader { leader: to.leader_id.map(NodeId) })
@@ -228,7 +231,11 @@ pub(crate) async fn tell_status<M: Machine>(
         }
         tokio::select! {
             biased;
-            changed = metrics.changed() => if changed.is_err() { return; },
+            changed = metrics.changed() => if changed.is_err() {
+                // Raft's task panicked: it says nothing more, and must not look as if it still ran.
+                status.send_if_modified(Status::ended);
+                return;
+            },
             // The apply worker ends with Raft, which the metrics tell.
             Ok(()) = progress.changed() => {},
         }

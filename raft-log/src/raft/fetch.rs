@@ -19,7 +19,7 @@ use crate::{MessageKind, NodeId, PeerLink};
 /// How much of a section one answer carries.
 const SECTION_PIECE: usize = 1 << 20;
 /// How long a peer may take for one answer; a leader asks a majority first.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// Answers a peer.
 pub(crate) async fn serve<M: Machine>(replica: &Running<M>, question: Fetch) -> std::io::Result<FetchAnswer> {
@@ -75,16 +75,29 @@ pub(crate) enum NotYet {
 }
 
 async fn ask(link: &dyn PeerLink, peer: NodeId, question: &Fetch) -> Result<FetchAnswer, NotYet> {
+    ask_within(link, peer, question, ANSWER_WITHIN).await
+}
+
+async fn ask_within(
+    link: &dyn PeerLink,
+    peer: NodeId,
+    question: &Fetch,
+    within: Duration,
+) -> Result<FetchAnswer, NotYet> {
     let lost = |why: String| NotYet::Lost { peer, why };
     let body = wire::encode(question).map_err(|e| lost(e.to_string()))?;
-    let answer = link.call(peer, MessageKind::Fetch, body, ANSWER_WITHIN).await.map_err(|e| lost(e.to_string()))?;
+    let answer = link.call(peer, MessageKind::Fetch, body, within).await.map_err(|e| lost(e.to_string()))?;
     wire::decode(&answer).map_err(|e| lost(e.to_string()))
 }
 
-/// What each of the other members can give, in the order of their ids.
-pub(crate) async fn extents(options: &Options, link: &dyn PeerLink) -> Vec<(NodeId, Result<Extent, NotYet>)> {
+/// What each of the other members can give, in the order of their ids. Each is waited for so long.
+pub(crate) async fn extents(
+    options: &Options,
+    link: &dyn PeerLink,
+    within: Duration,
+) -> Vec<(NodeId, Result<Extent, NotYet>)> {
     let peers: Vec<NodeId> = options.members.keys().copied().filter(|id| *id != options.node).collect();
-    let answers = join_all(peers.iter().map(|peer| ask(link, *peer, &Fetch::Extent))).await;
+    let answers = join_all(peers.iter().map(|peer| ask_within(link, *peer, &Fetch::Extent, within))).await;
     let extent = |(peer, answer)| match answer {
         Ok(FetchAnswer::Extent(extent)) => (peer, Ok(*extent)),
         Ok(_) => (peer, Err(NotYet::Confused(peer))),

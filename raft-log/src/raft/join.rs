@@ -6,13 +6,14 @@
 //! that any of the others knows, before it takes part. (A candidate keeps its own ballot before it asks for others',
 //! so a ballot that was given and forgotten is known to the one it was given to; hence all must answer.)
 //!
-//! Known limit: a node that reaches none of the others takes the cluster for a new one.
+//! Known limit: a node that reaches nobody who knows the cluster takes it for a new one. So a node whose files were
+//! removed is started while all others run.
 //!
 //! The ballot is stored last, so a crash in the middle leaves a node that still has none and begins anew.
 
 use std::time::Duration;
 
-use super::fetch::{Leader, NotYet, extents};
+use super::fetch::{ANSWER_WITHIN, Leader, NotYet, extents};
 use super::options::Options;
 use super::snapshot::Snapshots;
 use super::store::Store;
@@ -20,7 +21,7 @@ use super::types::Ballot;
 use super::wire::Extent;
 use crate::{NodeId, PeerLink, StartError};
 
-/// How long the others are waited for before the cluster is taken for a new one.
+/// How long each of the others is waited for before the cluster is taken for a new one.
 const FIRST_WORD: Duration = Duration::from_secs(1);
 
 /// What the others say.
@@ -38,9 +39,10 @@ pub(crate) async fn ask_first(
     snapshots: &Snapshots,
     link: &dyn PeerLink,
 ) -> Result<Found, StartError> {
-    let unfinished = store.purged().is_some() || store.last().is_some_and(|last| last.index > 0);
+    let unfinished =
+        store.purged().is_some() || store.last().is_some_and(|last| last.index > 0) || snapshots.current().is_some();
     if !unfinished {
-        let first = tokio::time::timeout(FIRST_WORD, extents(options, link)).await.unwrap_or_default();
+        let first = extents(options, link, FIRST_WORD).await;
         if !first.iter().any(|(_, extent)| extent.as_ref().is_ok_and(knows_a_cluster)) {
             return Ok(Found::Nothing);
         }
@@ -86,7 +88,7 @@ async fn attempt(
     snapshots: &Snapshots,
     link: &dyn PeerLink,
 ) -> Result<(), NotYet> {
-    let extents = extents(options, link).await;
+    let extents = extents(options, link, ANSWER_WITHIN).await;
     let ballot = highest_ballot(&extents)?;
     let leader = Leader::among(extents, link)?;
     let continues = match store.last() {

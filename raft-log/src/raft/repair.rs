@@ -15,7 +15,7 @@
 //! settled or not: an answer of its own from before may still be on the way and count. A crash in the middle leaves
 //! the log damaged, and it begins anew.
 
-use super::fetch::{Leader, NotYet, extents};
+use super::fetch::{ANSWER_WITHIN, Leader, NotYet, extents};
 use super::options::Options;
 use super::record;
 use super::start::Opened;
@@ -54,7 +54,7 @@ pub(crate) async fn if_needed(
 }
 
 async fn attempt(options: &Options, opened: &mut Opened, link: &dyn PeerLink) -> Result<(), NotYet> {
-    let leader = Leader::among(extents(options, link).await, link)?;
+    let leader = Leader::among(extents(options, link, ANSWER_WITHIN).await, link)?;
     let kept = match last_readable(&opened.files)? {
         Some(mine) if opened.snapshot_damage.is_none() && leader.has(mine).await? => Some(mine.index),
         _ => None,

@@ -89,6 +89,17 @@ impl Status {
         self.role == Role::Leader && self.settled
     }
 
+    /// Raft is gone without a word; says whether that is news.
+    pub(crate) fn ended(&mut self) -> bool {
+        if self.stopped.is_some() {
+            return false;
+        }
+        let stopped =
+            Some("Raft ended unexpectedly: see the log of this node for the panic, and start it again".to_owned());
+        let ended = Self { role: Role::Stopped, leader: None, stopped, ..self.clone() };
+        self.replace(ended)
+    }
+
     /// Takes over what is new; says whether anything is.
     pub(crate) fn replace(&mut self, mut new: Self) -> bool {
         new.version = self.version;
