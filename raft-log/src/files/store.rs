@@ -24,8 +24,8 @@ impl LogFiles {
     ///
     /// # Errors
     /// `Damage` when the ballot cannot be told for certain, or is missing beside a log: this node may have given a
-    /// ballot that it does not remember, so it must come back under a new id. A damaged *log* is no error here; see
-    /// [`Recovery::damage`].
+    /// ballot that it does not remember, so it must come back without its files and take everything from the others.
+    /// A damaged *log* is no error here; see [`Recovery::damage`].
     pub fn open(disk: Arc<dyn Disk>, options: LogOptions) -> Result<(Self, Recovery), StorageError> {
         let ballot = match SlotFile::open(&disk, BALLOT)? {
             Some(ballot) => ballot,

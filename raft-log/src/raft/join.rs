@@ -57,8 +57,8 @@ pub(crate) async fn ask_first(
     if tokio::time::timeout(options.repair_within, attempts).await.is_err() {
         return Err(StartError::Damaged(format!(
             "node {} has no data, and its cluster exists: it may have acknowledged what it does not remember. Not all \
-             other members answered within {:?} with a leader among them; start again once they do, or let it join \
-             under a new id",
+             other members answered within {:?} with a leader among them; start it again once \
+             all of them run",
             options.node, options.repair_within
         )));
     }

@@ -109,8 +109,8 @@ async fn open(options: &Options, disk: Arc<dyn Disk>) -> Result<Opened, StartErr
     opened.await.map_err(storage)?.map_err(|error| match error.root() {
         StorageError::Newer { .. } => StartError::Newer(error.to_string()),
         StorageError::Damage(damage) => StartError::Damaged(format!(
-            "node {} may have given a ballot that it does not remember ({damage}); remove its data directory and let it \
-             join under a new id",
+            "node {} may have given a ballot that it does not remember ({damage}); remove its data directory and \
+             start it again while all other members run: it takes everything from them",
             options.node
         )),
         _ => storage(error.into()),
