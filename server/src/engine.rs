@@ -320,7 +320,10 @@ impl Core {
 
     fn stamp(&self) -> Option<Stamp> {
         let cluster = self.ledger.cluster()?;
-        Some(Stamp { cluster, incarnation: INCARNATION, term: self.term, horizon: self.ledger.horizon() })
+        // In steps of a bucket: participants clean up whenever it moves.
+        let (horizon, step) = (self.ledger.horizon(), self.ledger.rules().bucket_ms);
+        let horizon = horizon.minus(horizon.as_millis() % step);
+        Some(Stamp { cluster, incarnation: INCARNATION, term: self.term, horizon })
     }
 }
 

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::time::timeout;
-use verdict_client::participant::{Prepare, Settle, Stamp};
+use verdict_client::participant::{Prepare, Settle, Stamp, with_causes};
 use verdict_protocol::{BranchId, Event, Outcome, Recorded, ResourceName};
 
 use crate::{engine::Engine, seams::Participants, tasks::Tasks};
@@ -51,7 +51,7 @@ impl Outbound {
             let within = vote_timeout.min(ASK_WITHIN.max(vote_timeout / 3));
             engine.handle(match timeout(within, participant.prepare(request)).await {
                 Ok(Ok(voted)) => Event::Voted { branch, vote: voted.vote, reason: voted.reason },
-                Ok(Err(error)) => Event::NotAsked { branch, error: chain(&error) },
+                Ok(Err(error)) => Event::NotAsked { branch, error: with_causes(&error) },
                 Err(_) => Event::NotAsked { branch, error: format!("no vote within {within:?}") },
             });
         });
@@ -81,7 +81,7 @@ impl Outbound {
             };
             engine.handle(match timeout(TELL_WITHIN, told).await {
                 Ok(Ok(settled)) => Event::Acknowledged { branch, settlement: settled.settlement },
-                Ok(Err(error)) => Event::NotTold { branch, error: chain(&error) },
+                Ok(Err(error)) => Event::NotTold { branch, error: with_causes(&error) },
                 Err(_) => Event::NotTold { branch, error: format!("no acknowledgement within {TELL_WITHIN:?}") },
             });
         });
@@ -90,15 +90,4 @@ impl Outbound {
 
 fn unknown(resource: &ResourceName) -> String {
     format!("resource {resource} is not in this node's configuration: add its endpoint to [resources]")
-}
-
-/// An error with its causes, in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }

@@ -172,12 +172,15 @@ impl NotAnswered {
     }
 }
 
-/// An error with all its causes, in one line.
-pub(crate) fn with_causes(error: &dyn Error) -> String {
+/// An error with its causes, in one line, without those whose text is there already.
+pub fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
-        text = format!("{text}: {cause}");
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
         source = cause.source();
     }
     text

@@ -1,7 +1,5 @@
 //! How a command fails: its exit code and its text.
 
-use std::error::Error;
-
 use thiserror::Error;
 use verdict_client::CallError;
 
@@ -36,18 +34,4 @@ impl Failure {
             Self::Runtime(_) | Self::Serve(_) | Self::Ask(_) | Self::Participant(_) | Self::Demo(_) => 1,
         }
     }
-}
-
-/// An error and its sources on one line, without those whose text is already there.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }

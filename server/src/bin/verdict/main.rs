@@ -66,7 +66,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(failure) => {
             // The one place where errors are printed.
-            eprintln!("verdict: {}", failure::chain(&failure));
+            eprintln!("verdict: {}", verdict_client::participant::with_causes(&failure));
             ExitCode::from(failure.exit_code())
         }
     }
