@@ -59,7 +59,7 @@ async fn run(verdict: &Verdict, clients: usize, how_long: Duration) -> Histogram
                 while !over.load(Ordering::Relaxed) {
                     let mut transaction = verdict.transaction();
                     for resource in RESOURCES {
-                        transaction.add(resource.try_into().unwrap(), "work".into()).unwrap();
+                        transaction.add(resource.try_into().unwrap(), "count".into()).unwrap();
                     }
                     let begun = Instant::now();
                     let decision = transaction.commit().await.unwrap();

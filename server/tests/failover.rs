@@ -32,7 +32,7 @@ async fn after_a_kill_the_cluster_commits_again_within_a_second() {
                 while !over.load(Ordering::Relaxed) {
                     let mut transaction = verdict.transaction();
                     for resource in RESOURCES {
-                        transaction.add(name(resource), "work".into()).unwrap();
+                        transaction.add(name(resource), "count".into()).unwrap();
                     }
                     let begun = Instant::now();
                     // Voting goes on over the loss of the leader: nothing aborts.

@@ -43,11 +43,12 @@ pub(crate) struct Effects {
 }
 
 impl Ledger for Effects {
-    /// A payload of "no" is refused, "read" changes nothing.
+    /// A payload of "no" is refused, "read" changes nothing, "count" leaves no trace (the state is copied at each call).
     fn reserve(&mut self, branch: BranchId, payload: &[u8]) -> Reservation {
         match payload {
             b"no" => Reservation::Refused(Reason::refused("told to say no", "E42", false)),
             b"read" => Reservation::ReadOnly,
+            b"count" => Reservation::Reserved,
             _ => {
                 *self.reserved.entry(branch).or_default() += 1;
                 Reservation::Reserved
@@ -55,12 +56,16 @@ impl Ledger for Effects {
         }
     }
 
-    fn confirm(&mut self, branch: BranchId, _: &[u8]) {
-        *self.confirmed.entry(branch).or_default() += 1;
+    fn confirm(&mut self, branch: BranchId, payload: &[u8]) {
+        if payload != b"count" {
+            *self.confirmed.entry(branch).or_default() += 1;
+        }
     }
 
-    fn cancel(&mut self, branch: BranchId, _: &[u8]) {
-        *self.cancelled.entry(branch).or_default() += 1;
+    fn cancel(&mut self, branch: BranchId, payload: &[u8]) {
+        if payload != b"count" {
+            *self.cancelled.entry(branch).or_default() += 1;
+        }
     }
 }
 
