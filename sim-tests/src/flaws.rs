@@ -1,0 +1,48 @@
+//! Seeded bugs: each a wrapper around a public seam. The checks must find every one of them.
+//!
+//! The numbers are those of the list of mutations that the checks are measured by.
+
+use std::fmt;
+
+/// A seeded bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Flaw {
+    /// M1: the disk says that a Raft ballot is synced, and does nothing. A power loss gives it a second time.
+    BallotNotSynced,
+    /// M2: the disk says that the log is synced, and does nothing.
+    LogNotSynced,
+    /// M7: a link says PREPARED for a participant that was never asked.
+    VoteInvented,
+    /// M12: the effect of a commit is not idempotent: a repeat has it again.
+    CommitTwice,
+    /// M13: a rollback before prepare leaves no tombstone.
+    NoTombstone,
+}
+
+impl Flaw {
+    pub const ALL: [Self; 5] =
+        [Self::BallotNotSynced, Self::LogNotSynced, Self::VoteInvented, Self::CommitTwice, Self::NoTombstone];
+
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::BallotNotSynced => "m1-ballot-not-synced",
+            Self::LogNotSynced => "m2-log-not-synced",
+            Self::VoteInvented => "m7-vote-invented",
+            Self::CommitTwice => "m12-commit-twice",
+            Self::NoTombstone => "m13-no-tombstone",
+        }
+    }
+
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|flaw| flaw.name() == name)
+    }
+}
+
+impl fmt::Display for Flaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

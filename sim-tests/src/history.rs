@@ -1,0 +1,197 @@
+//! Who did what, and when: everything that the checks are made from, and its hash.
+//!
+//! A call without an answer is *unknown*, never failed: the history has its question and no answer.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use madsim::time::TimeHandle;
+use verdict_protocol::{BranchId, Outcome, Settlement, State, Vote, Xid};
+
+use crate::{chance::Fnv, plan::Place};
+
+/// What a client asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    Begin,
+    Enlist(u32),
+    Commit,
+    Rollback,
+    Get,
+}
+
+/// What a client is answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Decided { outcome: Outcome, index: u64, reason: String },
+    Undecided(State),
+    Done,
+    Unknown,
+    Refused(String),
+}
+
+/// What a branch did to the books of its bank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    Reserved,
+    Confirmed,
+    Cancelled,
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    /// A client has a new transaction: its branches with bank, account and change.
+    Ordered { xid: Xid, branches: Vec<(u32, usize, String)> },
+    Asked { call: u64, xid: Xid, ask: Ask },
+    Answered { call: u64, xid: Xid, ask: Ask, answer: Answer },
+    /// A participant was asked to prepare, by a leader of `term`.
+    PrepareCame { branch: BranchId, term: u64 },
+    Voted { branch: BranchId, vote: Vote },
+    /// A participant heard an outcome, spoken in `term`.
+    OutcomeCame { branch: BranchId, outcome: Outcome, term: u64 },
+    Settled { branch: BranchId, outcome: Outcome, settlement: Settlement },
+    NotAnswered { branch: BranchId, error: String },
+    Effect { branch: BranchId, effect: Effect },
+    Started,
+    NotStarted(String),
+    Leads { term: u64 },
+    /// The replica acknowledges nothing more.
+    Stopped(String),
+    /// A batch that was being written when the power went was cut off.
+    TornTail { file: String, bytes: u64 },
+    SnapshotCame,
+    /// By the world: `prepared` branches were in doubt at that moment.
+    Killed { power: bool, led: bool, prepared: usize },
+    Fault(String),
+    Note(String),
+}
+
+/// Something that happened, by whom and when.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// Simulated time since the beginning.
+    pub at: Duration,
+    pub who: Place,
+    pub what: What,
+}
+
+/// What has happened so far. Clones are the same history.
+#[derive(Clone, Debug, Default)]
+pub struct History(Arc<Mutex<Inner>>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    events: Vec<Event>,
+    hash: Fnv,
+    lines: u64,
+    /// Keeps notes of single messages too, which otherwise only count for the hash.
+    wordy: bool,
+    calls: u64,
+}
+
+impl History {
+    #[must_use]
+    pub fn new(wordy: bool) -> Self {
+        Self(Arc::new(Mutex::new(Inner { wordy, ..Inner::default() })))
+    }
+
+    pub fn record(&self, who: Place, what: What) {
+        let event = Event { at: now(), who, what };
+        let mut inner = self.inner();
+        inner.feed(&event);
+        inner.events.push(event);
+    }
+
+    /// Something frequent that only the hash and a reader of the whole trace care for.
+    pub fn note(&self, who: Place, text: String) {
+        let event = Event { at: now(), who, what: What::Note(text) };
+        let mut inner = self.inner();
+        inner.feed(&event);
+        if inner.wordy {
+            inner.events.push(event);
+        }
+    }
+
+    /// A number for a call.
+    pub fn call(&self) -> u64 {
+        let mut inner = self.inner();
+        inner.calls += 1;
+        inner.calls
+    }
+
+    /// The hash of everything so far, and how many lines it covers.
+    #[must_use]
+    pub fn hash(&self) -> (u64, u64) {
+        let inner = self.inner();
+        (inner.hash.value(), inner.lines)
+    }
+
+    #[must_use]
+    pub fn events(&self) -> Vec<Event> {
+        self.inner().events.clone()
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn feed(&mut self, event: &Event) {
+        self.hash.feed(event.to_string().as_bytes());
+        self.hash.feed(b"\n");
+        self.lines += 1;
+    }
+}
+
+/// Simulated time since the beginning.
+#[must_use]
+pub fn now() -> Duration {
+    TimeHandle::current().elapsed()
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node(node) => write!(f, "node-{node}"),
+            Self::Bank(bank) => write!(f, "bank-{bank}"),
+            Self::Client(client) => write!(f, "client-{client}"),
+            Self::Admin => f.write_str("admin"),
+        }
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { at, who, what } = self;
+        write!(f, "{:>5}.{:09} {who:<8} ", at.as_secs(), at.subsec_nanos())?;
+        match what {
+            What::Ordered { xid, branches } => write!(f, "orders {xid} {branches:?}"),
+            What::Asked { call, xid, ask } => write!(f, "asks #{call} {ask:?} {xid}"),
+            What::Answered { call, xid, ask, answer } => write!(f, "hears #{call} {ask:?} {xid}: {answer:?}"),
+            What::PrepareCame { branch, term } => write!(f, "is asked to prepare {branch} by term {term}"),
+            What::Voted { branch, vote } => write!(f, "votes {vote:?} for {branch}"),
+            What::OutcomeCame { branch, outcome, term } => write!(f, "is told {outcome} of {branch} by term {term}"),
+            What::Settled { branch, outcome, settlement } => write!(f, "settled {branch} {outcome}: {settlement:?}"),
+            What::NotAnswered { branch, error } => write!(f, "has no answer for {branch}: {error}"),
+            What::Effect { branch, effect } => write!(f, "{effect:?} {branch}"),
+            What::Started => f.write_str("started"),
+            What::NotStarted(why) => write!(f, "did not start: {why}"),
+            What::Leads { term } => write!(f, "leads in term {term}"),
+            What::Stopped(why) => write!(f, "acknowledges nothing more: {why}"),
+            What::TornTail { file, bytes } => write!(f, "cut a torn tail of {bytes} bytes in {file}"),
+            What::SnapshotCame => f.write_str("was sent a snapshot"),
+            What::Killed { power, led, prepared } => {
+                let how = if *power { "loses its power" } else { "is killed" };
+                let led = if *led { ", leading" } else { "" };
+                write!(f, "{how}{led}, {prepared} branches in doubt")
+            }
+            What::Fault(fault) => write!(f, "FAULT {fault}"),
+            What::Note(text) => f.write_str(text),
+        }
+    }
+}

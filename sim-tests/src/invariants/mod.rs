@@ -1,0 +1,116 @@
+//! The sentences that must hold, one a file. Their numbers are those of the list of invariants.
+
+mod i01_one_outcome;
+mod i02_never_changes;
+mod i03_every_vote;
+mod i04_calm_commits;
+mod i05_settles;
+mod i06_acknowledged;
+mod i08_effects;
+mod i09_no_late_work;
+mod i12_status_forward;
+mod i13_money;
+mod i16_one_log;
+mod i17_one_state;
+mod storage;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use verdict_protocol::{Outcome, Xid};
+
+use crate::{
+    bank::Books,
+    history::{Answer, Event, What},
+    oracle::Oracle,
+    plan::Plan,
+    report::Violation,
+};
+
+/// What a run left behind.
+#[derive(Debug)]
+pub struct Evidence {
+    pub plan: Plan,
+    pub events: Vec<Event>,
+    /// What the cluster said of each transaction at the end.
+    pub finals: BTreeMap<Xid, Answer>,
+    pub oracle: Oracle,
+    pub books: Vec<Books>,
+    /// How long it took until all was settled, or what was not.
+    pub healed: Result<Duration, Vec<String>>,
+    /// What is wrong with the log as such.
+    pub log: Vec<String>,
+    /// Sections of snapshots that differ between nodes.
+    pub sections: Vec<String>,
+}
+
+type Check = fn(&Evidence) -> Vec<String>;
+
+const ALL: [(&str, Check); 13] = [
+    ("I1 one outcome", i01_one_outcome::check),
+    ("I2 an outcome never changes", i02_never_changes::check),
+    ("I3 committed only with every vote", i03_every_vote::check),
+    ("I4 without faults it commits", i04_calm_commits::check),
+    ("I5 everything settles", i05_settles::check),
+    ("I6 what was acknowledged stays", i06_acknowledged::check),
+    ("I8 at most one effect", i08_effects::check),
+    ("I9 no late work", i09_no_late_work::check),
+    ("I12 a status never goes back", i12_status_forward::check),
+    ("I13 money", i13_money::check),
+    ("I16 one log", i16_one_log::check),
+    ("I17 one state", i17_one_state::check),
+    ("an honest disk never looks damaged", storage::check),
+];
+
+/// The most that is said of one invariant.
+const MOST: usize = 5;
+
+/// Checks everything.
+#[must_use]
+pub fn check(evidence: &Evidence) -> Vec<Violation> {
+    let of = |(invariant, check): (&'static str, Check)| {
+        check(evidence).into_iter().take(MOST).map(move |what| Violation { invariant, what })
+    };
+    ALL.into_iter().flat_map(of).collect()
+}
+
+impl Evidence {
+    /// Every word about an outcome: who, when, of which transaction, which outcome, and where it stands in the log if
+    /// that was said.
+    fn told(&self) -> impl Iterator<Item = Told> + '_ {
+        let said = self.events.iter().filter_map(|event| {
+            let who = || format!("{} at {:?}", event.who, event.at);
+            match &event.what {
+                What::Answered { xid, ask, answer: Answer::Decided { outcome, index, .. }, .. } => {
+                    Some(Told { who: format!("{} ({ask:?})", who()), xid: *xid, outcome: *outcome, index: Some(*index) })
+                }
+                What::OutcomeCame { branch, outcome, .. } => Some(Told {
+                    who: format!("{} (branch {})", who(), branch.number),
+                    xid: branch.xid,
+                    outcome: *outcome,
+                    index: None,
+                }),
+                _ => None,
+            }
+        });
+        let last = self.finals.iter().filter_map(|(xid, answer)| match answer {
+            Answer::Decided { outcome, index, .. } => {
+                Some(Told { who: "the cluster at the end".to_owned(), xid: *xid, outcome: *outcome, index: Some(*index) })
+            }
+            _ => None,
+        });
+        said.chain(last)
+    }
+
+    /// Whether the cluster may have forgotten this transaction.
+    fn may_be_forgotten(&self, xid: Xid) -> bool {
+        xid.birth().as_millis() < self.oracle.horizon()
+    }
+}
+
+/// A word about an outcome.
+struct Told {
+    who: String,
+    xid: Xid,
+    outcome: Outcome,
+    index: Option<u64>,
+}

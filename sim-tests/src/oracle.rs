@@ -1,0 +1,199 @@
+//! An independent judge: replays the replicated log and says what became of each transaction.
+//!
+//! Written from the rules of the design, apart from the product's ledger, and simpler: it keeps everything and forgets
+//! nothing. Where the product's ledger refuses or ignores a command, nothing changes here.
+
+use std::collections::BTreeMap;
+
+use verdict_protocol::{BranchId, Command, Entry, ListedBranch, NewBranch, Outcome, Rules, Vote, Xid};
+
+use crate::logs::Settled;
+
+/// What became of a transaction.
+#[derive(Clone, Debug, Default)]
+pub struct Case {
+    /// Registered and listed branches, with their votes.
+    pub branches: BTreeMap<u32, (NewBranch, Option<Vote>)>,
+    /// The list is closed.
+    pub closed: bool,
+    pub outcome: Option<Sentence>,
+    /// Branches that refused after they had promised.
+    pub broken: Vec<u32>,
+}
+
+/// An outcome, and the entry that fixed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sentence {
+    pub outcome: Outcome,
+    pub index: u64,
+    pub term: u64,
+}
+
+/// The judge.
+#[derive(Clone, Debug, Default)]
+pub struct Oracle {
+    pub cases: BTreeMap<Xid, Case>,
+    rules: Option<Rules>,
+    at: u64,
+    place: (u64, u64),
+}
+
+impl Oracle {
+    /// Judges a log.
+    ///
+    /// # Errors
+    /// A sentence, for an entry that can't be read.
+    pub fn judge(log: &Settled) -> Result<Self, String> {
+        let mut oracle = Self::default();
+        for (index, logged) in log {
+            let Some(command) = &logged.command else { continue };
+            let entry = Entry::decode(command).map_err(|error| format!("the entry at {index} is not one: {error}"))?;
+            oracle.at = oracle.at.max(entry.at.as_millis());
+            oracle.place = (*index, logged.term);
+            for command in &entry.commands {
+                oracle.command(command);
+            }
+        }
+        Ok(oracle)
+    }
+
+    /// The log time of the last entry, in milliseconds.
+    #[must_use]
+    pub fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// A transaction that was born before this may have been forgotten.
+    #[must_use]
+    pub fn horizon(&self) -> u64 {
+        let rules = self.rules.unwrap_or_default();
+        self.at.saturating_sub(rules.retention_ms).saturating_sub(rules.max_lifetime_ms)
+    }
+
+    fn command(&mut self, command: &Command) {
+        if let Command::Found { rules, .. } = command {
+            self.rules.get_or_insert(*rules);
+        }
+        let Some(rules) = self.rules else { return };
+        match command {
+            Command::Found { .. } | Command::Settled { .. } => {}
+            Command::Begin { xid, .. } => {
+                if self.may_begin(*xid, &rules) {
+                    self.cases.entry(*xid).or_default();
+                }
+            }
+            Command::Enlist { xid, branches, .. } => {
+                if self.is_open(*xid, &rules) && fits(self.cases.get(xid), branches.iter()) {
+                    self.register(*xid, branches.iter());
+                }
+            }
+            Command::Prepare { xid, branches, .. } => self.prepare(*xid, branches, &rules),
+            Command::Vote { branch, vote, .. } => self.vote(*branch, *vote),
+            Command::Abort { xid, .. } => {
+                let unknown = !self.cases.contains_key(xid);
+                if !(unknown && self.is_expired(*xid)) {
+                    self.decide(*xid, Outcome::Aborted);
+                }
+            }
+            Command::PresumeAbort { xid } => {
+                if !self.cases.contains_key(xid) && !self.is_expired(*xid) {
+                    self.decide(*xid, Outcome::Aborted);
+                }
+            }
+        }
+    }
+
+    fn is_expired(&self, xid: Xid) -> bool {
+        xid.birth().as_millis() < self.horizon()
+    }
+
+    fn is_skewed(&self, xid: Xid, rules: &Rules) -> bool {
+        xid.birth().as_millis() > self.at + rules.max_skew_ms
+    }
+
+    fn may_begin(&self, xid: Xid, rules: &Rules) -> bool {
+        !self.cases.contains_key(&xid) && !self.is_expired(xid) && !self.is_skewed(xid, rules)
+    }
+
+    /// Whether branches may be added.
+    fn is_open(&self, xid: Xid, rules: &Rules) -> bool {
+        match self.cases.get(&xid) {
+            Some(case) => !case.closed && case.outcome.is_none(),
+            None => self.may_begin(xid, rules),
+        }
+    }
+
+    fn register<'a>(&mut self, xid: Xid, branches: impl Iterator<Item = &'a NewBranch>) {
+        let case = self.cases.entry(xid).or_default();
+        for branch in branches {
+            case.branches.entry(branch.number).or_insert_with(|| (branch.clone(), None));
+        }
+    }
+
+    fn prepare(&mut self, xid: Xid, listed: &[ListedBranch], rules: &Rules) {
+        if !self.cases.contains_key(&xid) && !self.is_expired(xid) && self.is_skewed(xid, rules) {
+            return self.decide(xid, Outcome::Aborted);
+        }
+        let branches = || listed.iter().map(|listed| &listed.branch);
+        if !self.is_open(xid, rules) || !fits(self.cases.get(&xid), branches()) {
+            return;
+        }
+        self.register(xid, branches());
+        let case = self.cases.entry(xid).or_default();
+        case.closed = true;
+        for ListedBranch { branch, vote } in listed {
+            if let Some((vote, _)) = vote {
+                take(case, branch.number, *vote);
+            }
+        }
+        self.count(xid);
+    }
+
+    /// The first vote counts, except that a refusal before the decision always does.
+    fn vote(&mut self, branch: BranchId, vote: Vote) {
+        let Some(case) = self.cases.get_mut(&branch.xid) else { return };
+        if case.outcome.is_none() && case.branches.contains_key(&branch.number) {
+            take(case, branch.number, vote);
+            self.count(branch.xid);
+        }
+    }
+
+    fn count(&mut self, xid: Xid) {
+        let Some(case) = self.cases.get(&xid) else { return };
+        let votes = || case.branches.values().map(|(_, vote)| *vote);
+        if votes().any(|vote| vote == Some(Vote::Refused)) {
+            self.decide(xid, Outcome::Aborted);
+        } else if case.closed && votes().all(|vote| vote.is_some()) {
+            self.decide(xid, Outcome::Committed);
+        }
+    }
+
+    fn decide(&mut self, xid: Xid, outcome: Outcome) {
+        let (index, term) = self.place;
+        self.cases.entry(xid).or_default().outcome.get_or_insert(Sentence { outcome, index, term });
+    }
+}
+
+fn take(case: &mut Case, number: u32, vote: Vote) {
+    let Some((_, recorded)) = case.branches.get_mut(&number) else { return };
+    if recorded.is_none() || vote == Vote::Refused {
+        if *recorded == Some(Vote::Prepared) {
+            case.broken.push(number);
+        }
+        *recorded = Some(vote);
+    }
+}
+
+/// Whether these branches contradict neither what is registered nor each other.
+fn fits<'a>(case: Option<&Case>, branches: impl Iterator<Item = &'a NewBranch>) -> bool {
+    let mut seen: BTreeMap<u32, &NewBranch> = BTreeMap::new();
+    let registered = case.map(|case| &case.branches);
+    for branch in branches {
+        let known = registered.and_then(|all| all.get(&branch.number)).map(|(known, _)| known);
+        if known.is_some_and(|known| known != branch) || seen.get(&branch.number).is_some_and(|known| *known != branch) {
+            return false;
+        }
+        seen.insert(branch.number, branch);
+    }
+    true
+}

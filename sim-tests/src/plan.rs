@@ -1,0 +1,210 @@
+//! What a seed stands for: the size of the world, which faults it knows, and how often each strikes.
+
+use std::{collections::BTreeMap, ops::Range, time::Duration};
+
+use rand::{RngExt as _, rngs::StdRng};
+use verdict_protocol::Rules;
+
+use crate::{
+    chance::{pick, stream},
+    flaws::Flaw,
+};
+
+/// Nodes of the cluster.
+pub const NODES: u64 = 3;
+/// Participants.
+pub const BANKS: usize = 3;
+/// Accounts of each participant.
+pub const ACCOUNTS: u32 = 5;
+/// What each account holds at the beginning.
+pub const OPENING: i64 = 100;
+
+/// A kind of fault that strikes now and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    /// A node's process dies; what it had written and not synced stays in the cache of its machine.
+    KillNode,
+    /// A node's machine loses its power.
+    PowerLoss,
+    /// All nodes lose their power.
+    PowerLossEverywhere,
+    KillBank,
+    KillClient,
+    /// Nodes, banks and clients at once.
+    KillAll,
+    /// The leader is asked to hand over.
+    Transfer,
+    /// A node neither hears nor is heard.
+    Isolate,
+    /// One direction between two places.
+    CutOneWay,
+    /// Between two places, both ways.
+    CutPair,
+    /// A node's process stands still for a while, and then goes on as if nothing had been.
+    Pause,
+    /// A sync fails.
+    FailSync,
+}
+
+impl Fault {
+    const ALL: [Self; 12] = [
+        Self::KillNode,
+        Self::PowerLoss,
+        Self::PowerLossEverywhere,
+        Self::KillBank,
+        Self::KillClient,
+        Self::KillAll,
+        Self::Transfer,
+        Self::Isolate,
+        Self::CutOneWay,
+        Self::CutPair,
+        Self::Pause,
+        Self::FailSync,
+    ];
+
+    /// The shortest and the longest mean time between two, in milliseconds.
+    const fn gaps(self) -> (u64, u64) {
+        match self {
+            Self::KillNode | Self::PowerLoss | Self::Transfer => (800, 6_000),
+            Self::KillBank | Self::KillClient | Self::CutOneWay | Self::CutPair | Self::Pause => (800, 5_000),
+            Self::Isolate => (1_500, 6_000),
+            Self::PowerLossEverywhere | Self::KillAll | Self::FailSync => (4_000, 15_000),
+        }
+    }
+}
+
+/// How links behave towards each single message.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Weather {
+    /// Probabilities: that a message or its answer is lost; that it comes a second time; that it is late.
+    pub loss: f64,
+    pub duplicate: f64,
+    pub late: f64,
+    /// How late, at most.
+    pub lateness: Duration,
+}
+
+/// Whose clock it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    Node(u64),
+    Bank(usize),
+    Client(usize),
+    Admin,
+}
+
+/// How a wall clock differs from the true time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Skew {
+    pub offset_ms: i64,
+    /// In millionths.
+    pub drift: i64,
+}
+
+/// What a seed stands for.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub flaw: Option<Flaw>,
+    /// Each with the mean time between two.
+    pub faults: BTreeMap<Fault, Duration>,
+    /// How long faults strike and clients work.
+    pub length: Duration,
+    pub clients: usize,
+    /// Transactions that a client works on at a time.
+    pub lanes: usize,
+    /// The longest pause of a lane between two transactions.
+    pub think: Duration,
+    pub latency: Range<Duration>,
+    pub weather: Weather,
+    /// How long a sync takes.
+    pub sync: Duration,
+    pub skews: BTreeMap<Place, Skew>,
+    pub snapshot_every: u64,
+    pub keep_entries: u64,
+    pub rules: Rules,
+}
+
+impl Plan {
+    /// Draws what the seed stands for. A flaw does not change what is drawn.
+    #[must_use]
+    pub fn draw(seed: u64, flaw: Option<Flaw>) -> Self {
+        let random = &mut stream(seed, "plan");
+        let calm = random.random_bool(0.06);
+        let mut faults = BTreeMap::new();
+        let share = *pick(random, &[0.2, 0.4, 0.7]);
+        for fault in Fault::ALL {
+            let (least, most) = fault.gaps();
+            let (drawn, gap) = (random.random_bool(share), random.random_range(least..=most));
+            if drawn && !calm {
+                faults.insert(fault, Duration::from_millis(gap));
+            }
+        }
+        let weather = weather(random);
+        let clients = random.random_range(2..=4);
+        let mut plan = Self {
+            seed,
+            flaw,
+            faults,
+            length: Duration::from_millis(random.random_range(4_000..16_000)),
+            clients,
+            lanes: random.random_range(1..=3),
+            think: Duration::from_millis(*pick(random, &[0, 20, 100, 400])),
+            latency: Duration::from_micros(100)..Duration::from_micros(*pick(random, &[300, 1_500, 4_000])),
+            weather: if calm { Weather::default() } else { weather },
+            sync: Duration::from_micros(*pick(random, &[1_000, 1_000, 3_000, 10_000])),
+            skews: skews(random, clients),
+            snapshot_every: *pick(random, &[20, 60, 5_000]),
+            keep_entries: *pick(random, &[0, 10, 500]),
+            rules: Rules::default(),
+        };
+        if random.random_bool(0.25) {
+            plan.rules = Rules { retention_ms: 4_000, max_lifetime_ms: 8_000, bucket_ms: 1_000, ..plan.rules };
+        }
+        plan
+    }
+
+    /// Whether nothing goes wrong in this seed.
+    #[must_use]
+    pub fn is_calm(&self) -> bool {
+        self.faults.is_empty() && self.weather.loss == 0.0 && self.weather.late == 0.0 && self.flaw.is_none()
+    }
+
+    /// Whether outcomes are forgotten within the run.
+    #[must_use]
+    pub fn forgets(&self) -> bool {
+        self.rules.retention_ms < 60_000
+    }
+}
+
+fn weather(random: &mut StdRng) -> Weather {
+    Weather {
+        loss: *pick(random, &[0.0, 0.0, 0.01, 0.06]),
+        duplicate: *pick(random, &[0.0, 0.02, 0.15]),
+        late: *pick(random, &[0.0, 0.02, 0.15]),
+        lateness: Duration::from_millis(*pick(random, &[10, 100, 1_500])),
+    }
+}
+
+/// Most clocks are a little off. One node's may be far off: it must not matter.
+fn skews(random: &mut StdRng, clients: usize) -> BTreeMap<Place, Skew> {
+    let nodes = (1..=NODES).map(Place::Node);
+    let places: Vec<Place> = nodes.chain((0..BANKS).map(Place::Bank)).chain((0..clients).map(Place::Client)).collect();
+    let mut skews = BTreeMap::new();
+    for place in places {
+        let offset_ms = random.random_range(-800..=800);
+        skews.insert(place, Skew { offset_ms, drift: random.random_range(-20_000..=20_000) });
+    }
+    let (far, node) = (random.random_bool(0.2), random.random_range(1..=NODES));
+    let year_ms = 365 * 24 * 3_600_000_i64;
+    let offset_ms = *pick(random, &[-year_ms, -3_600_000, 3_600_000, year_ms]);
+    if far {
+        skews.insert(Place::Node(node), Skew { offset_ms, drift: 0 });
+    }
+    let (ahead, client) = (random.random_bool(0.05), random.random_range(0..clients));
+    if ahead {
+        // Beyond the skew that the rules allow.
+        skews.insert(Place::Client(client), Skew { offset_ms: 600_000, drift: 0 });
+    }
+    skews
+}

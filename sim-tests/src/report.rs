@@ -1,0 +1,102 @@
+//! What came of a seed, and of many.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+/// A sentence that did not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    pub invariant: &'static str,
+    pub what: String,
+}
+
+/// What is counted, by its name. Those that begin with `!` are dangers that a batch must have seen.
+pub type Counters = BTreeMap<&'static str, u64>;
+
+/// What came of a seed.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    pub seed: u64,
+    /// Of the whole history.
+    pub hash: u64,
+    pub lines: u64,
+    pub simulated: Duration,
+    pub violations: Vec<Violation>,
+    pub counters: Counters,
+    /// How long branches were in doubt, each.
+    pub in_doubt: Vec<Duration>,
+    /// The history, if it was asked for or something is wrong.
+    pub trace: Vec<String>,
+}
+
+impl Report {
+    #[must_use]
+    pub fn passed(&self) -> bool {
+        self.violations.is_empty()
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.invariant, self.what)
+    }
+}
+
+/// What came of many seeds.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    pub seeds: u64,
+    pub failed: Vec<u64>,
+    pub simulated: Duration,
+    pub counters: Counters,
+    in_doubt: Vec<Duration>,
+}
+
+impl Totals {
+    pub fn add(&mut self, report: &Report) {
+        self.seeds += 1;
+        self.simulated += report.simulated;
+        if !report.passed() {
+            self.failed.push(report.seed);
+        }
+        for (name, count) in &report.counters {
+            let total = self.counters.entry(name).or_default();
+            // A maximum stays one.
+            *total = if name.ends_with("at most") { (*total).max(*count) } else { *total + count };
+        }
+        self.in_doubt.extend(&report.in_doubt);
+    }
+
+    /// Dangers that no seed has met.
+    #[must_use]
+    pub fn unseen(&self) -> Vec<&'static str> {
+        DANGERS.iter().copied().filter(|danger| self.counters.get(danger).copied().unwrap_or(0) == 0).collect()
+    }
+}
+
+/// Situations that a batch must have been in.
+pub const DANGERS: [&str; 7] = [
+    "! a leader died while branches were in doubt",
+    "! an outcome was told by another node than the one that logged it",
+    "! a torn tail was cut",
+    "! a snapshot was sent to a follower",
+    "! a branch was asked to prepare twice",
+    "! an outcome came twice",
+    "! a rollback came before its prepare",
+];
+
+impl fmt::Display for Totals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hours = self.simulated.as_secs_f64() / 3600.0;
+        writeln!(f, "{} seeds, {} failed, {hours:.2} simulated hours", self.seeds, self.failed.len())?;
+        for (name, count) in &self.counters {
+            writeln!(f, "{count:>10}  {name}")?;
+        }
+        let mut in_doubt = self.in_doubt.clone();
+        in_doubt.sort_unstable();
+        if let Some(most) = in_doubt.last() {
+            let at = |share: usize| in_doubt[(in_doubt.len() - 1) * share / 100];
+            writeln!(f, "    in doubt, per branch: p50 {:?}, p99 {:?}, most {most:?}", at(50), at(99))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,92 @@
+//! A node's disk, watched; with a flaw, one that lies about syncs.
+
+use std::io;
+
+use verdict_raft_log::files::{Disk, DiskFile, testing::Mount};
+
+use crate::{
+    flaws::Flaw,
+    history::{History, What},
+    plan::Place,
+};
+
+/// The disk as one life of a node sees it.
+#[derive(Clone, Debug)]
+pub(super) struct WatchedDisk {
+    pub mount: Mount,
+    pub node: Place,
+    pub history: History,
+    pub flaw: Option<Flaw>,
+}
+
+#[derive(Debug)]
+struct WatchedFile {
+    file: Box<dyn DiskFile>,
+    disk: WatchedDisk,
+    name: String,
+    /// Was there before: zeros written into it cut something off.
+    reopened: bool,
+}
+
+impl WatchedDisk {
+    fn watch(&self, file: Box<dyn DiskFile>, name: &str, reopened: bool) -> Box<dyn DiskFile> {
+        Box::new(WatchedFile { file, disk: self.clone(), name: name.to_owned(), reopened })
+    }
+}
+
+impl Disk for WatchedDisk {
+    fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        Ok(self.watch(self.mount.create(name)?, name, false))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        Ok(self.watch(self.mount.open(name)?, name, true))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.mount.remove(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.mount.rename(from, to)
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.mount.list()
+    }
+
+    fn sync_dir(&self) -> io::Result<()> {
+        self.mount.sync_dir()
+    }
+}
+
+impl DiskFile for WatchedFile {
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_at(offset, bytes)
+    }
+
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.file.read_at(offset, bytes)
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        self.file.size()
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        let lies = match self.disk.flaw {
+            Some(Flaw::BallotNotSynced) => self.name.starts_with("ballot"),
+            Some(Flaw::LogNotSynced) => self.name.starts_with("log-") && self.name.ends_with(".seg"),
+            Some(Flaw::VoteInvented | Flaw::CommitTwice | Flaw::NoTombstone) | None => false,
+        };
+        if lies { Ok(()) } else { self.file.sync() }
+    }
+
+    fn write_zeros(&mut self, from: u64, to: u64) -> io::Result<()> {
+        if self.reopened && self.name.starts_with("log-") {
+            let torn = What::TornTail { file: self.name.clone(), bytes: to - from };
+            self.disk.history.record(self.disk.node, torn);
+        }
+        self.file.write_zeros(from, to)
+    }
+}

@@ -1,0 +1,249 @@
+//! The links between nodes and from nodes to banks: messages are lost, late, doubled, cut off.
+//!
+//! Where a whole link is cut, the simulated network is cut too: that stops clients' calls and forwarded ones.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use madsim::runtime::NodeHandle;
+use rand::{RngExt as _, rngs::StdRng};
+use tokio::time::{sleep, timeout};
+use verdict_client::participant::{NotAnswered, Prepare, ResourceManager, Settle, Settled, Voted};
+use verdict_protocol::{BranchId, ResourceName};
+use verdict_raft_log::{LinkError, MessageKind, NodeId, PeerLink};
+use verdict_server::{GrpcLinks, Links, Participants};
+
+use crate::{
+    flaws::Flaw,
+    history::{History, What},
+    plan::{Place, Weather},
+    world::bank_of,
+};
+
+/// How long a call to a bank that is lost hangs.
+const HANGS: Duration = Duration::from_secs(2);
+
+/// All links.
+pub struct Sky {
+    state: Mutex<State>,
+    history: History,
+    /// Where messages live on whose sender is dead.
+    ether: NodeHandle,
+}
+
+#[derive(Debug)]
+struct State {
+    random: StdRng,
+    weather: Weather,
+    cut: BTreeSet<(Place, Place)>,
+}
+
+/// What becomes of one message.
+#[derive(Clone, Copy, Debug)]
+struct Fate {
+    late: Duration,
+    lost: bool,
+    answer_lost: bool,
+    again_after: Option<Duration>,
+}
+
+impl fmt::Debug for Sky {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sky").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+impl Sky {
+    #[must_use]
+    pub fn new(weather: Weather, random: StdRng, history: History, ether: NodeHandle) -> Self {
+        Self { state: Mutex::new(State { random, weather, cut: BTreeSet::new() }), history, ether }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on every message arrives, once and in time, except where a link is cut.
+    pub fn clear(&self) {
+        self.lock().weather = Weather::default();
+    }
+
+    pub fn cut(&self, from: Place, to: Place) {
+        self.lock().cut.insert((from, to));
+    }
+
+    pub fn mend(&self, from: Place, to: Place) {
+        self.lock().cut.remove(&(from, to));
+    }
+
+    fn is_cut(&self, from: Place, to: Place) -> bool {
+        self.lock().cut.contains(&(from, to))
+    }
+
+    fn fate(&self, from: Place, to: Place) -> Fate {
+        let State { random, weather, cut } = &mut *self.lock();
+        let lateness = u64::try_from(weather.lateness.as_micros()).unwrap_or(0).max(1);
+        let mut delay = || Duration::from_micros(random.random_range(0..lateness));
+        let (late, again) = (delay(), delay());
+        Fate {
+            late: if random.random_bool(weather.late) { late } else { Duration::ZERO },
+            lost: random.random_bool(weather.loss) || cut.contains(&(from, to)),
+            answer_lost: random.random_bool(weather.loss) || cut.contains(&(to, from)),
+            again_after: random.random_bool(weather.duplicate).then_some(again * 3),
+        }
+    }
+}
+
+/// One node's links.
+#[derive(Clone, Debug)]
+pub(super) struct SimLinks {
+    pub node: u64,
+    pub sky: Arc<Sky>,
+    pub flaw: Option<Flaw>,
+}
+
+impl Links for SimLinks {
+    fn participants(&self, resources: &BTreeMap<ResourceName, String>) -> Result<Participants, String> {
+        let plain = GrpcLinks.participants(resources)?;
+        let wrap = |(name, inner): (ResourceName, Arc<dyn ResourceManager>)| {
+            let to = Place::Bank(bank_of(&name));
+            let wrapped = FaultyBank { links: self.clone(), to, inner };
+            (name, Arc::new(wrapped) as Arc<dyn ResourceManager>)
+        };
+        Ok(plain.into_iter().map(wrap).collect())
+    }
+
+    fn peers(&self, _: NodeId, plain: Arc<dyn PeerLink>) -> Arc<dyn PeerLink> {
+        Arc::new(FaultyPeers { links: self.clone(), plain })
+    }
+}
+
+struct FaultyPeers {
+    links: SimLinks,
+    plain: Arc<dyn PeerLink>,
+}
+
+impl PeerLink for FaultyPeers {
+    fn call(
+        &self,
+        to: NodeId,
+        kind: MessageKind,
+        body: Bytes,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<Bytes, LinkError>> {
+        Box::pin(async move {
+            let SimLinks { node, sky, .. } = &self.links;
+            let (from, there) = (Place::Node(*node), Place::Node(to.0));
+            let fate = sky.fate(from, there);
+            sky.history.note(from, format!("sends {there} {kind:?} of {} bytes: {fate:?}", body.len()));
+            let carried = async {
+                if !fate.late.is_zero() {
+                    sleep(fate.late).await;
+                }
+                if fate.lost {
+                    return std::future::pending().await;
+                }
+                if let Some(after) = fate.again_after {
+                    let (plain, body) = (Arc::clone(&self.plain), body.clone());
+                    drop(tokio::spawn(async move {
+                        sleep(after).await;
+                        // Nobody waits for the answer to a copy.
+                        drop(plain.call(to, kind, body, within).await);
+                    }));
+                }
+                let answer = self.plain.call(to, kind, body, within).await;
+                if fate.answer_lost || sky.is_cut(there, from) {
+                    return std::future::pending().await;
+                }
+                answer
+            };
+            let answer = timeout(within, carried).await.unwrap_or(Err(LinkError::TimedOut));
+            if answer.is_ok() && kind == MessageKind::PutSections {
+                sky.history.record(there, What::SnapshotCame);
+            }
+            sky.history.note(from, format!("has of {there} {kind:?}: {}", described(&answer)));
+            answer
+        })
+    }
+}
+
+fn described(answer: &Result<Bytes, LinkError>) -> String {
+    match answer {
+        Ok(body) => format!("{} bytes", body.len()),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[derive(Debug)]
+struct FaultyBank {
+    links: SimLinks,
+    to: Place,
+    inner: Arc<dyn ResourceManager>,
+}
+
+impl FaultyBank {
+    async fn carry<Q, A, F>(
+        &self,
+        question: Q,
+        send: impl Fn(Arc<dyn ResourceManager>, Q) -> F + Send + 'static,
+    ) -> Result<A, NotAnswered>
+    where
+        Q: Clone + fmt::Debug + Send + 'static,
+        A: fmt::Debug + Send + 'static,
+        F: Future<Output = Result<A, NotAnswered>> + Send + 'static,
+    {
+        let SimLinks { node, sky, .. } = &self.links;
+        let (from, to) = (Place::Node(*node), self.to);
+        let fate = sky.fate(from, to);
+        sky.history.note(from, format!("sends {to} {question:?}: {fate:?}"));
+        let lost = || NotAnswered::unavailable("the message or its answer was lost");
+        if !fate.late.is_zero() {
+            sleep(fate.late).await;
+        }
+        if let Some(after) = fate.again_after {
+            let copy = send(Arc::clone(&self.inner), question.clone());
+            drop(sky.ether.spawn(async move {
+                sleep(after).await;
+                drop(copy.await);
+            }));
+        }
+        if fate.lost {
+            sleep(HANGS).await;
+            return Err(lost());
+        }
+        let answer = send(Arc::clone(&self.inner), question).await;
+        if fate.answer_lost || sky.is_cut(to, from) {
+            sleep(HANGS).await;
+            return Err(lost());
+        }
+        answer
+    }
+}
+
+#[tonic::async_trait]
+impl ResourceManager for FaultyBank {
+    async fn prepare(&self, request: Prepare) -> Result<Voted, NotAnswered> {
+        if self.links.flaw == Some(Flaw::VoteInvented) && request.branch.number == 2 {
+            return Ok(Voted::PREPARED);
+        }
+        self.carry(request, |to, request| async move { to.prepare(request).await }).await
+    }
+
+    async fn commit(&self, request: Settle) -> Result<Settled, NotAnswered> {
+        self.carry(request, |to, request| async move { to.commit(request).await }).await
+    }
+
+    async fn rollback(&self, request: Settle) -> Result<Settled, NotAnswered> {
+        self.carry(request, |to, request| async move { to.rollback(request).await }).await
+    }
+
+    async fn recover(&self, limit: usize) -> Result<Vec<BranchId>, NotAnswered> {
+        self.inner.recover(limit).await
+    }
+}

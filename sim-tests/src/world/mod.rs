@@ -1,0 +1,267 @@
+//! The world of one seed: machines that can be killed, started, stopped for a while and cut off, each at any moment.
+//!
+//! ```text
+//!   client-0 …  ──▶ node-1 node-2 node-3 ──▶ bank-0 bank-1 bank-2
+//!                    disk   disk   disk       memory that outlives the process
+//!   admin: asks for a leader's transfer, and for the outcomes at the end    ether: where late messages live
+//! ```
+
+mod clock;
+mod disk;
+mod links;
+mod parts;
+mod teller;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use madsim::{
+    net::NetSim,
+    runtime::{Handle, NodeHandle},
+};
+use rand::{Rng as _, rngs::StdRng};
+use verdict_client::{Verdict, participant::rules::Record, resource::memory::Memory};
+use verdict_protocol::ResourceName;
+use verdict_raft_log::{Status, files::testing::SimDisk};
+
+use self::{clock::SkewedClock, links::Sky};
+use crate::{
+    bank::Bank,
+    chance::stream,
+    history::{History, What},
+    plan::{BANKS, NODES, Place, Plan},
+    workload::Work,
+};
+
+/// What the parts of a world share.
+#[derive(Debug)]
+pub struct Shared {
+    pub plan: Plan,
+    pub history: History,
+    pub sky: Arc<Sky>,
+    pub disks: BTreeMap<u64, SimDisk>,
+    pub memories: Vec<Memory<Bank>>,
+    pub work: Work,
+    /// What each node said of itself last, since it was started.
+    statuses: Mutex<BTreeMap<u64, Status>>,
+    random: Mutex<StdRng>,
+}
+
+/// The world. Its supervisor kills and starts its machines.
+pub struct World {
+    pub shared: Arc<Shared>,
+    machines: BTreeMap<Place, NodeHandle>,
+    down: Mutex<BTreeSet<Place>>,
+    paused: Mutex<BTreeSet<Place>>,
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World").field("shared", &self.shared).field("down", &self.down).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The name by which a bank is enlisted.
+#[must_use]
+pub fn bank_name(bank: usize) -> ResourceName {
+    ResourceName::try_from(format!("bank-{bank}").as_str()).expect("a short name")
+}
+
+/// The bank of this name.
+#[must_use]
+pub fn bank_of(name: &ResourceName) -> usize {
+    name.as_str().trim_start_matches("bank-").parse().unwrap_or(usize::MAX)
+}
+
+fn address_of(place: Place) -> IpAddr {
+    let text = match place {
+        Place::Node(node) => format!("10.0.0.{node}"),
+        Place::Bank(bank) => format!("10.0.1.{}", bank + 1),
+        Place::Client(client) => format!("10.0.2.{}", client + 1),
+        Place::Admin => "10.0.3.1".to_owned(),
+    };
+    text.parse().expect("an address")
+}
+
+impl Shared {
+    /// A seed for something that starts now.
+    pub fn draw(&self) -> u64 {
+        lock(&self.random).next_u64()
+    }
+
+    fn clock(&self, place: Place) -> Arc<SkewedClock> {
+        Arc::new(SkewedClock(self.plan.skews.get(&place).copied().unwrap_or_default()))
+    }
+
+    /// A client's handle at `place`.
+    #[must_use]
+    pub fn verdict(&self, place: Place) -> Verdict {
+        let nodes = (1..=NODES).map(|node| format!("{}:{}", address_of(Place::Node(node)), parts::NODE_PORT));
+        let mut options = verdict_client::Options::new(nodes);
+        options.clock = self.clock(place);
+        options.seed = Some(self.draw());
+        options.deadline = std::time::Duration::from_secs(4);
+        Verdict::new(options).expect("the addresses are right")
+    }
+
+    /// What the nodes said of themselves last; those that are up.
+    #[must_use]
+    pub fn statuses(&self) -> BTreeMap<u64, Status> {
+        lock(&self.statuses).clone()
+    }
+
+    /// The node that leads, as far as its own word goes.
+    #[must_use]
+    pub fn leader(&self) -> Option<u64> {
+        let statuses = lock(&self.statuses);
+        statuses.iter().filter(|(_, status)| status.leads()).max_by_key(|(_, status)| status.term).map(|(node, _)| *node)
+    }
+
+    /// How many branches are held prepared, in all banks.
+    #[must_use]
+    pub fn in_doubt(&self) -> usize {
+        let branches: BTreeSet<_> = self.work.branches();
+        let held = |(bank, branch)| {
+            let memory: Option<&Memory<Bank>> = self.memories.get(bank);
+            memory.is_some_and(|memory| memory.record(branch) == Some(Record::Prepared))
+        };
+        branches.into_iter().filter(|at| held(*at)).count()
+    }
+}
+
+impl World {
+    /// Makes the world of a plan; all its machines start.
+    #[must_use]
+    pub fn start(plan: Plan, history: History) -> Self {
+        let handle = Handle::current();
+        let ether = handle.create_node().name("ether").ip("10.0.4.1".parse().expect("an address")).build();
+        let sky = Arc::new(Sky::new(plan.weather, stream(plan.seed, "sky"), history.clone(), ether));
+        let memories =
+            (0..BANKS).map(|bank| Memory::new(Bank::open(Place::Bank(bank), history.clone()))).collect();
+        let shared = Arc::new(Shared {
+            history,
+            sky,
+            disks: (1..=NODES).map(|node| (node, SimDisk::new())).collect(),
+            memories,
+            work: Work::new(plan.clients),
+            statuses: Mutex::default(),
+            random: Mutex::new(stream(plan.seed, "shared")),
+            plan,
+        });
+        let mut machines = BTreeMap::new();
+        let nodes = (1..=NODES).map(Place::Node);
+        let clients = (0..shared.plan.clients).map(Place::Client);
+        for place in nodes.chain((0..BANKS).map(Place::Bank)).chain(clients).chain([Place::Admin]) {
+            let own = Arc::clone(&shared);
+            let machine = handle.create_node().name(place.to_string()).ip(address_of(place)).init(move || {
+                let shared = Arc::clone(&own);
+                async move {
+                    match place {
+                        Place::Node(node) => parts::node(shared, node).await,
+                        Place::Bank(bank) => parts::bank(shared, bank).await,
+                        Place::Client(client) => parts::client(shared, client).await,
+                        Place::Admin => std::future::pending().await,
+                    }
+                }
+            });
+            machines.insert(place, machine.build());
+        }
+        Self { shared, machines, down: Mutex::default(), paused: Mutex::default() }
+    }
+
+    /// Everything that can be killed.
+    pub fn places(&self) -> impl Iterator<Item = Place> + '_ {
+        self.machines.keys().copied().filter(|place| *place != Place::Admin)
+    }
+
+    /// The machine from which people look at the cluster.
+    #[must_use]
+    pub fn admin(&self) -> &NodeHandle {
+        &self.machines[&Place::Admin]
+    }
+
+    /// Whether it was killed, or has ended by itself.
+    #[must_use]
+    pub fn is_down(&self, place: Place) -> bool {
+        lock(&self.down).contains(&place) || Handle::current().is_exit(self.machines[&place].id())
+    }
+
+    /// Whether its process has ended, and nobody killed it.
+    #[must_use]
+    pub fn has_ended(&self, place: Place) -> bool {
+        !lock(&self.down).contains(&place) && Handle::current().is_exit(self.machines[&place].id())
+    }
+
+    /// Kills a process; with `power`, its machine loses what was not synced. Nothing, if it is down.
+    pub fn kill(&self, place: Place, power: bool) {
+        if !lock(&self.down).insert(place) {
+            return;
+        }
+        let Shared { history, disks, statuses, work, random, .. } = &*self.shared;
+        let led = self.shared.leader().map(Place::Node) == Some(place);
+        history.record(place, What::Killed { power, led, prepared: self.shared.in_doubt() });
+        Handle::current().kill(self.machines[&place].id());
+        lock(&self.paused).remove(&place);
+        match place {
+            Place::Node(node) => {
+                lock(statuses).remove(&node);
+                if power {
+                    disks[&node].crash(&mut *lock(random));
+                } else {
+                    // What the dead process has open can't be written any more.
+                    drop(disks[&node].mount());
+                }
+            }
+            Place::Client(client) => work.died(client),
+            Place::Bank(_) | Place::Admin => {}
+        }
+    }
+
+    /// Starts what is down.
+    pub fn start_again(&self, place: Place) {
+        if !self.is_down(place) {
+            return;
+        }
+        if lock(&self.down).remove(&place) {
+            Handle::current().restart(self.machines[&place].id());
+        } else {
+            // It had ended by itself.
+            Handle::current().kill(self.machines[&place].id());
+            Handle::current().restart(self.machines[&place].id());
+        }
+    }
+
+    /// Lets a process stand still.
+    pub fn pause(&self, place: Place) {
+        if !self.is_down(place) && lock(&self.paused).insert(place) {
+            Handle::current().pause(self.machines[&place].id());
+        }
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self, place: Place) {
+        if lock(&self.paused).remove(&place) {
+            Handle::current().resume(self.machines[&place].id());
+        }
+    }
+
+    /// Cuts the way from one place to another.
+    pub fn cut(&self, from: Place, to: Place) {
+        self.shared.sky.cut(from, to);
+        NetSim::current().clog_link(self.machines[&from].id(), self.machines[&to].id());
+    }
+
+    /// Mends it.
+    pub fn mend(&self, from: Place, to: Place) {
+        NetSim::current().unclog_link(self.machines[&from].id(), self.machines[&to].id());
+        self.shared.sky.mend(from, to);
+    }
+}

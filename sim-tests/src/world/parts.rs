@@ -1,0 +1,147 @@
+//! What runs on the machines: the production crates, put together as a process would.
+
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
+
+use tonic::transport::Server;
+use verdict_client::{
+    Clock,
+    participant::{InquiryOptions, ParticipantOptions, Participants, ResourceManager},
+};
+use verdict_proto::{
+    peer::v1::peer_server::PeerServer,
+    v1::{
+        branches_server::BranchesServer, operator_server::OperatorServer, participant_server::ParticipantServer,
+        transactions_server::TransactionsServer,
+    },
+};
+use verdict_raft_log::{NodeId, files::Spawn};
+use verdict_server::{Node, Options, Seams, Services};
+
+use super::{Shared, address_of, bank_name, disk::WatchedDisk, links::SimLinks, lock, teller::Teller};
+use crate::{
+    history::What,
+    plan::{BANKS, NODES, Place},
+    workload,
+};
+
+pub(super) const NODE_PORT: u16 = 7100;
+const BANK_PORT: u16 = 7200;
+
+/// The longest that branches may take to vote, in milliseconds.
+const MAX_VOTE_MS: u64 = 4_000;
+/// How long an unknown branch is held before its transaction is presumed aborted.
+const GRACE: Duration = Duration::from_millis(6_000);
+
+fn options(shared: &Shared, node: u64) -> Options {
+    let nodes: BTreeMap<NodeId, String> =
+        (1..=NODES).map(|node| (NodeId(node), format!("{}:{NODE_PORT}", address_of(Place::Node(node))))).collect();
+    let mut options = Options::new("simulated", NodeId(node), nodes);
+    let resource = |bank| (bank_name(bank), format!("http://{}:{BANK_PORT}", address_of(Place::Bank(bank))));
+    options.resources = (0..BANKS).map(resource).collect();
+    options.vote_timeout = Duration::from_millis(2_500);
+    options.max_vote_timeout = Duration::from_millis(MAX_VOTE_MS);
+    options.timeout = Duration::from_secs(5);
+    options.grace = GRACE;
+    options.rules = shared.plan.rules;
+    options.log.snapshot_every = shared.plan.snapshot_every;
+    options.log.keep_entries = shared.plan.keep_entries;
+    options
+}
+
+/// A node's process.
+pub(super) async fn node(shared: Arc<Shared>, node: u64) {
+    let place = Place::Node(node);
+    let Shared { plan, history, sky, disks, .. } = &*shared;
+    let disk = WatchedDisk { mount: disks[&node].mount(), node: place, history: history.clone(), flaw: plan.flaw };
+    let seams = Seams {
+        disk: Arc::new(disk),
+        log_driver: Spawn::Task { write: Duration::ZERO, sync: plan.sync },
+        clock: shared.clock(place) as Arc<dyn Clock>,
+        seed: shared.draw(),
+        links: Arc::new(SimLinks { node, sky: Arc::clone(sky), flaw: plan.flaw }),
+    };
+    let started = match Node::start(options(&shared, node), seams).await {
+        Ok(started) => started,
+        Err(error) => return history.record(place, What::NotStarted(chain(&error))),
+    };
+    history.record(place, What::Started);
+    let services = started.services().clone();
+    drop(tokio::spawn(serve(services, SocketAddr::new(address_of(place), NODE_PORT))));
+    watch(&shared, node, &started).await;
+}
+
+async fn serve(services: Services, address: SocketAddr) {
+    let served = Server::builder()
+        .add_service(TransactionsServer::new(services.transactions()))
+        .add_service(BranchesServer::new(services.branches()))
+        .add_service(OperatorServer::new(services.operator()))
+        .add_service(PeerServer::new(services.peer()))
+        .serve(address)
+        .await;
+    served.expect("a simulated server ends with its machine");
+}
+
+/// Tells the history who leads, until the replica stops; then the process ends, as a supervised one does.
+async fn watch(shared: &Shared, node: u64, started: &Node) {
+    let place = Place::Node(node);
+    let mut status = started.status();
+    let mut led = None;
+    loop {
+        if let Some(why) = status.stopped {
+            shared.history.record(place, What::Stopped(why));
+            lock(&shared.statuses).remove(&node);
+            return;
+        }
+        let leads = status.leads().then_some(status.term);
+        if let Some(term) = leads.filter(|_| leads != led) {
+            shared.history.record(place, What::Leads { term });
+        }
+        led = leads;
+        lock(&shared.statuses).insert(node, status.clone());
+        status = started.status_changed(&status).await;
+    }
+}
+
+/// A bank's process.
+pub(super) async fn bank(shared: Arc<Shared>, bank: usize) {
+    let place = Place::Bank(bank);
+    let memory = shared.memories[bank].clone();
+    let teller = Teller {
+        place,
+        history: shared.history.clone(),
+        flaw: shared.plan.flaw,
+        manager: Arc::new(memory.open()),
+        memory,
+    };
+    let inquiry = InquiryOptions {
+        inquire_after: Duration::from_millis(1_500),
+        sweep_every: Duration::from_millis(500),
+        ..InquiryOptions::default()
+    };
+    let options = ParticipantOptions { inquiry, ..ParticipantOptions::default() };
+    let managers = [(bank_name(bank), Arc::new(teller) as Arc<dyn ResourceManager>)];
+    let participants = Participants::start(managers, shared.verdict(place), options);
+    shared.history.record(place, What::Started);
+    let served = Server::builder()
+        .add_service(ParticipantServer::new(participants.handlers()))
+        .serve(SocketAddr::new(address_of(place), BANK_PORT))
+        .await;
+    served.expect("a simulated server ends with its machine");
+}
+
+/// A client's process.
+pub(super) async fn client(shared: Arc<Shared>, client: usize) {
+    shared.history.record(Place::Client(client), What::Started);
+    workload::work(shared, client).await;
+}
+
+/// An error with its causes, in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
