@@ -119,7 +119,15 @@ impl Store {
     }
 
     async fn read(&self, range: Range<u64>, max_bytes: usize) -> io::Result<Vec<Entry>> {
+        let end = range.end.min(self.writer.records().end);
         let records = self.records(range, max_bytes).await?;
+        // After a failure the files end before what was queued: that is not the end of the log, and an entry that is
+        // left out must not pass for applied.
+        if let Some(failure) = self.writer.failure()
+            && records.last().map_or(0, |last| last.index + 1) < end
+        {
+            return Err(failure.into());
+        }
         records.iter().map(|record| record::decode(record.index, &record.body)).collect()
     }
 }
@@ -259,5 +267,46 @@ impl RaftLogStorage<TypeConfig> for Store {
             }));
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(madsim)))]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::time::Duration;
+
+    use openraft::entry::RaftEntry;
+
+    use super::super::types::{LeaderId, Payload};
+    use super::*;
+    use crate::files::{LogOptions, testing::SimDisk};
+
+    fn records(range: Range<u64>) -> Vec<Record> {
+        let entry = |index| Entry::new(LogId { leader_id: LeaderId { term: 1, node_id: 1 }, index }, Payload::Blank);
+        let encoded = |index| {
+            let mut bytes = BytesMut::new();
+            record::encode(&entry(index), &mut bytes).unwrap();
+            Record::new(index, bytes)
+        };
+        range.map(encoded).collect()
+    }
+
+    #[tokio::test]
+    async fn what_a_failed_log_no_longer_counts_is_not_taken_for_its_end() {
+        let disk = SimDisk::new();
+        let start = || {
+            let (files, _) = LogFiles::open(Arc::new(disk.mount()), LogOptions::default()).unwrap();
+            Store::start(files, Spawn::Task { write: Duration::ZERO, sync: Duration::ZERO }).unwrap()
+        };
+        let mut store = start();
+        store.append_raw(records(0..3)).await.unwrap();
+        store.close().await;
+        // What was there before is read from the disk, not from memory.
+        let mut store = start();
+        disk.fail_syncs(0, 1);
+        store.append_raw(records(3..4)).await.unwrap_err();
+        store.try_get_log_entries(1..4).await.unwrap_err();
+        assert_eq!(store.try_get_log_entries(1..3).await.unwrap().len(), 2);
     }
 }
