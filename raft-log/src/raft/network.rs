@@ -26,8 +26,10 @@ use super::types::{Ballot, TypeConfig};
 use super::wire::{self, Offer, OfferAnswer, Piece, PieceAnswer};
 use crate::{LinkError, MessageKind, NodeId, PeerLink};
 
-/// How long a snapshot's last offer may take: the receiver decodes and installs before it answers.
-const INSTALL_WITHIN: Duration = Duration::from_secs(60);
+/// How long a piece of a snapshot and its first offer may take: a lost one costs this much.
+const PIECE_WITHIN: Duration = Duration::from_secs(4);
+/// How long an offer may take at most: before the receiver answers the last, it decodes and installs.
+const INSTALL_WITHIN: Duration = Duration::from_secs(64);
 /// How often sections may be found missing again before the transfer is begun anew.
 const OFFERS: usize = 5;
 
@@ -99,10 +101,14 @@ impl<M: Machine> Peer<M> {
 
     /// Offers the snapshot, sends what is missing, and offers it again until it is installed.
     async fn send_snapshot(&self, offer: &Offer) -> Result<Ballot, StreamingError<TypeConfig>> {
+        let mut within = PIECE_WITHIN;
         for _ in 0..OFFERS {
-            match self.ask(MessageKind::OfferSnapshot, offer, INSTALL_WITHIN).await? {
-                OfferAnswer::Done(ballot) => return Ok(ballot),
-                OfferAnswer::Missing(ids) => {
+            match self.ask(MessageKind::OfferSnapshot, offer, within).await {
+                Ok(OfferAnswer::Done(ballot)) => return Ok(ballot),
+                // It was lost, or the receiver is at it: an offer that is repeated meets what the first one has done.
+                Err(RPCError::Timeout(_)) => within = (within * 2).min(INSTALL_WITHIN),
+                Err(error) => return Err(error.into()),
+                Ok(OfferAnswer::Missing(ids)) => {
                     for section in offer.sections.iter().filter(|section| ids.contains(&section.id)) {
                         self.send_section(offer.ballot, section).await?;
                     }
@@ -127,7 +133,12 @@ impl<M: Machine> Peer<M> {
             let end = (offset + self.links.chunk_bytes).min(body.len());
             let piece =
                 Piece { ballot, section: section.clone(), offset: offset as u64, bytes: body[offset..end].to_vec() };
-            let answer: PieceAnswer = self.ask(MessageKind::PutSections, &piece, INSTALL_WITHIN).await?;
+            let answer: PieceAnswer = match self.ask(MessageKind::PutSections, &piece, PIECE_WITHIN).await {
+                Ok(answer) => answer,
+                // Offered anew, the receiver says what it lacks.
+                Err(RPCError::Timeout(_)) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            };
             if answer.next == section.length {
                 return Ok(());
             }
