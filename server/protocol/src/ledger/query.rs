@@ -166,7 +166,7 @@ impl Ledger {
     #[must_use]
     pub fn would_close(&self, xid: Xid, branches: &[ListedBranch]) -> bool {
         let fit = self.prepare_fit(xid, branches, list_digest(branches));
-        rule(self.standing(xid), Event::Prepare(fit)) == Ruling::Close
+        self.cluster.is_some() && rule(self.standing(xid), Event::Prepare(fit)) == Ruling::Close
     }
 
     /// Whether the branch voted PREPARED and has not acknowledged an outcome.

@@ -1,6 +1,8 @@
 //! What the leader does when all goes well, as vectors of effects.
 
-use verdict_protocol::{Command, Effect, Event, Held, Order, Outcome, Reply, Report, Request, Settlement};
+use verdict_protocol::{
+    Command, Effect, Event, Held, Ledger, Order, Outcome, Refusal, Reply, Report, Request, Settlement,
+};
 
 use crate::build::*;
 
@@ -24,6 +26,15 @@ fn a_commit_asks_before_the_list_is_logged_and_proposes_all_votes_in_one_entry()
         assert_eq!(acts(leader.applies(&acknowledged)), []);
     }
     assert_eq!((leader.log.ledger.open_count(), leader.coordinator.held()), (0, Held::default()));
+}
+
+#[test]
+fn nobody_is_asked_before_the_cluster_is_founded() {
+    let mut log = Log { ledger: Ledger::new(), index: 0, now: at(0) };
+    // It is refused, and moves log time all the same.
+    assert_eq!(log.apply(enlist(xid(9), &[1])), Err(Refusal::NotFounded));
+    let ((mut leader, _), x) = (Leader::of(log), xid(1));
+    assert_eq!(leader.commit(7, x, listed(&[1])), [propose(1, vec![prepare(x, listed(&[1]))])]);
 }
 
 #[test]
