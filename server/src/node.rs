@@ -69,6 +69,7 @@ impl Node {
             election_max: options.log.election_max,
             snapshot_every: options.log.snapshot_every,
             keep_entries: options.log.keep_entries,
+            segment_bytes: options.log.segment_bytes,
             ..verdict_raft_log::Options::new(options.node, options.nodes.clone())
         };
         let replica = Replica::start(log, disk, log_driver, LedgerMachine(Arc::clone(&engine)), link).await?;

@@ -44,6 +44,8 @@ pub struct LogOptions {
     pub election_max: Duration,
     pub snapshot_every: u64,
     pub keep_entries: u64,
+    /// The size of one file of the log, in bytes: a purge frees whole files.
+    pub segment_bytes: u64,
 }
 
 /// What is wrong with the options: names the one, and what to do.
@@ -78,6 +80,7 @@ impl Options {
                 election_max: log.election_max,
                 snapshot_every: log.snapshot_every,
                 keep_entries: log.keep_entries,
+                segment_bytes: log.segment_bytes,
             },
         }
     }
