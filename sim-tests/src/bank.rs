@@ -1,6 +1,6 @@
 //! A participant's own service: accounts, of which branches take and to which they give.
 //!
-//! A branch's payload is `account:change`: below 0 takes (refused if it is not there), above 0 gives, 0 only looks.
+//! A branch's payload is `account:change:…`: below 0 takes (refused if it is not there), above 0 gives, 0 only looks.
 
 use std::{
     collections::BTreeMap,
@@ -115,13 +115,13 @@ impl Ledger for Bank {
     }
 }
 
-/// The payload of a branch.
+/// The payload of a branch, with that much of no interest behind it.
 #[must_use]
-pub fn payload(account: u32, change: i64) -> String {
-    format!("{account}:{change}")
+pub fn payload(account: u32, change: i64, filler: usize) -> String {
+    format!("{account}:{change}:{:x<filler$}", "")
 }
 
 fn parse(payload: &[u8]) -> Option<(u32, i64)> {
-    let (account, change) = std::str::from_utf8(payload).ok()?.split_once(':')?;
-    Some((account.parse().ok()?, change.parse().ok()?))
+    let mut parts = std::str::from_utf8(payload).ok()?.split(':');
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }

@@ -45,27 +45,68 @@ pub enum Effect {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// A client has a new transaction: its branches with bank, account and change.
-    Ordered { xid: Xid, branches: Vec<(u32, usize, String)> },
-    Asked { call: u64, xid: Xid, ask: Ask },
-    Answered { call: u64, xid: Xid, ask: Ask, answer: Answer },
+    Ordered {
+        xid: Xid,
+        branches: Vec<(u32, usize, String)>,
+    },
+    Asked {
+        call: u64,
+        xid: Xid,
+        ask: Ask,
+    },
+    Answered {
+        call: u64,
+        xid: Xid,
+        ask: Ask,
+        answer: Answer,
+    },
     /// A participant was asked to prepare, by a leader of `term`.
-    PrepareCame { branch: BranchId, term: u64 },
-    Voted { branch: BranchId, vote: Vote },
+    PrepareCame {
+        branch: BranchId,
+        term: u64,
+    },
+    Voted {
+        branch: BranchId,
+        vote: Vote,
+    },
     /// A participant heard an outcome, spoken in `term`.
-    OutcomeCame { branch: BranchId, outcome: Outcome, term: u64 },
-    Settled { branch: BranchId, outcome: Outcome, settlement: Settlement },
-    NotAnswered { branch: BranchId, error: String },
-    Effect { branch: BranchId, effect: Effect },
+    OutcomeCame {
+        branch: BranchId,
+        outcome: Outcome,
+        term: u64,
+    },
+    Settled {
+        branch: BranchId,
+        outcome: Outcome,
+        settlement: Settlement,
+    },
+    NotAnswered {
+        branch: BranchId,
+        error: String,
+    },
+    Effect {
+        branch: BranchId,
+        effect: Effect,
+    },
     Started,
     NotStarted(String),
-    Leads { term: u64 },
+    Leads {
+        term: u64,
+    },
     /// The replica acknowledges nothing more.
     Stopped(String),
     /// A batch that was being written when the power went was cut off.
-    TornTail { file: String, bytes: u64 },
+    TornTail {
+        file: String,
+        bytes: u64,
+    },
     SnapshotCame,
     /// By the world: `prepared` branches were in doubt at that moment.
-    Killed { power: bool, led: bool, prepared: usize },
+    Killed {
+        power: bool,
+        led: bool,
+        prepared: usize,
+    },
     Fault(String),
     Note(String),
 }

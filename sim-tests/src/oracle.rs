@@ -190,7 +190,8 @@ fn fits<'a>(case: Option<&Case>, branches: impl Iterator<Item = &'a NewBranch>) 
     let registered = case.map(|case| &case.branches);
     for branch in branches {
         let known = registered.and_then(|all| all.get(&branch.number)).map(|(known, _)| known);
-        if known.is_some_and(|known| known != branch) || seen.get(&branch.number).is_some_and(|known| *known != branch) {
+        if known.is_some_and(|known| known != branch) || seen.get(&branch.number).is_some_and(|known| *known != branch)
+        {
             return false;
         }
         seen.insert(branch.number, branch);

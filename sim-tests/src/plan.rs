@@ -122,6 +122,8 @@ pub struct Plan {
     pub skews: BTreeMap<Place, Skew>,
     pub snapshot_every: u64,
     pub keep_entries: u64,
+    /// The size of a file of the log: small ones are filled, and purged, within a run.
+    pub segment_bytes: u64,
     pub rules: Rules,
 }
 
@@ -156,6 +158,7 @@ impl Plan {
             skews: skews(random, clients),
             snapshot_every: *pick(random, &[20, 60, 5_000]),
             keep_entries: *pick(random, &[0, 10, 500]),
+            segment_bytes: *pick(random, &[8 << 10, 32 << 10, 1 << 20]),
             rules: Rules::default(),
         };
         if random.random_bool(0.25) {

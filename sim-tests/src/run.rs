@@ -42,7 +42,6 @@ const LIMIT: Duration = Duration::from_secs(600);
 struct Ended {
     healed: Result<Duration, Vec<String>>,
     finals: BTreeMap<Xid, Answer>,
-    applied: BTreeMap<u64, u64>,
     shared: Arc<Shared>,
     simulated: Duration,
 }
@@ -92,10 +91,7 @@ async fn scenario(plan: Plan, history: History) -> Ended {
         healed = settle(&world).await.and(healed);
     }
     let finals = finals(&world).await;
-    let statuses = world.shared.statuses();
-    let applied =
-        statuses.iter().filter_map(|(node, status)| Some((*node, status.applied.as_ref()?.index))).collect();
-    Ended { healed, finals, applied, shared: Arc::clone(&world.shared), simulated: now() }
+    Ended { healed, finals, shared: Arc::clone(&world.shared), simulated: now() }
 }
 
 /// Waits until everything is decided and settled; else says what is not.
@@ -183,16 +179,7 @@ fn judge(plan: Plan, history: &History, ended: &Ended) -> Report {
     let seed = plan.seed;
     let events = history.events();
     let shared = &ended.shared;
-    let mut wrong = Vec::new();
-    let mut nodes = BTreeMap::new();
-    for (node, disk) in &shared.disks {
-        match logs::of_node(disk, *node, ended.applied.get(node).copied().unwrap_or(0)) {
-            Ok(records) => drop(nodes.insert(*node, records)),
-            Err(error) => wrong.push(error),
-        }
-    }
-    let (log, contradictions) = logs::merge(&nodes);
-    wrong.extend(contradictions);
+    let (log, mut wrong) = shared.journal.settled();
     let oracle = Oracle::judge(&log).unwrap_or_else(|error| {
         wrong.push(error);
         Oracle::default()

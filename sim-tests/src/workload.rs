@@ -40,8 +40,7 @@ struct Table {
 impl Work {
     #[must_use]
     pub fn new(clients: usize) -> Self {
-        let table =
-            Table { ordered: BTreeMap::new(), open: BTreeSet::new(), busy: vec![0; clients], closing: false };
+        let table = Table { ordered: BTreeMap::new(), open: BTreeSet::new(), busy: vec![0; clients], closing: false };
         Self(Mutex::new(table))
     }
 
@@ -270,15 +269,19 @@ impl Lane {
                 branches.push((random.random_range(0..BANKS), ACCOUNTS, 1));
             }
         }
+        // A batch of more than a sector can be torn.
+        let filler = if self.chance(0.5) { self.random().random_range(0..1_500) } else { 0 };
         let mut listed = Vec::new();
         for (number, (bank, account, change)) in (1..).zip(&branches) {
             let resource = bank_name(*bank);
-            let branch = Branch { number, resource, payload: payload(*account, *change).into(), vote: None };
+            let branch = Branch { number, resource, payload: payload(*account, *change, filler).into(), vote: None };
             transaction.add_branch(branch.clone()).expect("the numbers differ");
             listed.push(branch);
         }
         let xid = transaction.xid();
-        let told = (1..).zip(&branches).map(|(number, (bank, account, change))| (number, *bank, payload(*account, *change)));
+        let told = (1..)
+            .zip(&branches)
+            .map(|(number, (bank, account, change))| (number, *bank, payload(*account, *change, 0)));
         self.history().record(self.place, What::Ordered { xid, branches: told.collect() });
         self.shared.work.order(xid, listed);
         transaction

@@ -19,7 +19,10 @@ pub(super) fn check(evidence: &Evidence) -> Vec<String> {
             Some(sentence) => {
                 let elsewhere = told.index.is_some_and(|index| index != sentence.index);
                 if sentence.outcome != outcome || elsewhere {
-                    wrong.push(format!("{xid}: {who} heard {outcome} of entry {:?}, the log says {sentence:?}", told.index));
+                    wrong.push(format!(
+                        "{xid}: {who} heard {outcome} of entry {:?}, the log says {sentence:?}",
+                        told.index
+                    ));
                 }
             }
         }

@@ -80,9 +80,12 @@ impl Evidence {
         let said = self.events.iter().filter_map(|event| {
             let who = || format!("{} at {:?}", event.who, event.at);
             match &event.what {
-                What::Answered { xid, ask, answer: Answer::Decided { outcome, index, .. }, .. } => {
-                    Some(Told { who: format!("{} ({ask:?})", who()), xid: *xid, outcome: *outcome, index: Some(*index) })
-                }
+                What::Answered { xid, ask, answer: Answer::Decided { outcome, index, .. }, .. } => Some(Told {
+                    who: format!("{} ({ask:?})", who()),
+                    xid: *xid,
+                    outcome: *outcome,
+                    index: Some(*index),
+                }),
                 What::OutcomeCame { branch, outcome, .. } => Some(Told {
                     who: format!("{} (branch {})", who(), branch.number),
                     xid: branch.xid,
@@ -93,9 +96,12 @@ impl Evidence {
             }
         });
         let last = self.finals.iter().filter_map(|(xid, answer)| match answer {
-            Answer::Decided { outcome, index, .. } => {
-                Some(Told { who: "the cluster at the end".to_owned(), xid: *xid, outcome: *outcome, index: Some(*index) })
-            }
+            Answer::Decided { outcome, index, .. } => Some(Told {
+                who: "the cluster at the end".to_owned(),
+                xid: *xid,
+                outcome: *outcome,
+                index: Some(*index),
+            }),
             _ => None,
         });
         said.chain(last)

@@ -1,13 +1,13 @@
 //! A power loss on a disk that keeps its word is no damage: a node comes back by itself.
 
 use super::Evidence;
-use crate::{history::What, logs};
+use crate::history::What;
 
 pub(super) fn check(evidence: &Evidence) -> Vec<String> {
     if evidence.plan.flaw.is_some() {
         return Vec::new();
     }
-    let failed = logs::damaged(&evidence.events).filter_map(|event| match &event.what {
+    let failed = evidence.events.iter().filter_map(|event| match &event.what {
         What::NotStarted(why) if why.contains("damage") => Some(format!("{} at {:?}: {why}", event.who, event.at)),
         _ => None,
     });

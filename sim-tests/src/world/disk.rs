@@ -7,6 +7,7 @@ use verdict_raft_log::files::{Disk, DiskFile, testing::Mount};
 use crate::{
     flaws::Flaw,
     history::{History, What},
+    logs::{self, Journal},
     plan::Place,
 };
 
@@ -14,9 +15,10 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(super) struct WatchedDisk {
     pub mount: Mount,
-    pub node: Place,
+    pub node: u64,
     pub history: History,
     pub flaw: Option<Flaw>,
+    pub journal: Journal,
 }
 
 #[derive(Debug)]
@@ -24,13 +26,19 @@ struct WatchedFile {
     file: Box<dyn DiskFile>,
     disk: WatchedDisk,
     name: String,
-    /// Was there before: zeros written into it cut something off.
+    /// Was there before: zeros written over something cut it off.
     reopened: bool,
 }
 
 impl WatchedDisk {
     fn watch(&self, file: Box<dyn DiskFile>, name: &str, reopened: bool) -> Box<dyn DiskFile> {
         Box::new(WatchedFile { file, disk: self.clone(), name: name.to_owned(), reopened })
+    }
+}
+
+impl WatchedFile {
+    fn note(&self, text: impl FnOnce(&str) -> String) {
+        self.disk.history.note(Place::Node(self.disk.node), text(&self.name));
     }
 }
 
@@ -62,7 +70,12 @@ impl Disk for WatchedDisk {
 
 impl DiskFile for WatchedFile {
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_at(offset, bytes)
+        self.file.write_at(offset, bytes)?;
+        self.note(|name| format!("writes {} bytes at {offset} of {name}", bytes.len()));
+        if logs::is_segment(&self.name) {
+            self.disk.journal.wrote(self.disk.node, bytes);
+        }
+        Ok(())
     }
 
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
@@ -76,16 +89,23 @@ impl DiskFile for WatchedFile {
     fn sync(&mut self) -> io::Result<()> {
         let lies = match self.disk.flaw {
             Some(Flaw::BallotNotSynced) => self.name.starts_with("ballot"),
-            Some(Flaw::LogNotSynced) => self.name.starts_with("log-") && self.name.ends_with(".seg"),
+            Some(Flaw::LogNotSynced) => logs::is_segment(&self.name),
             Some(Flaw::VoteInvented | Flaw::CommitTwice | Flaw::NoTombstone) | None => false,
         };
-        if lies { Ok(()) } else { self.file.sync() }
+        let synced = if lies { Ok(()) } else { self.file.sync() };
+        self.note(|name| format!("syncs {name}: {synced:?}"));
+        synced
     }
 
     fn write_zeros(&mut self, from: u64, to: u64) -> io::Result<()> {
-        if self.reopened && self.name.starts_with("log-") {
-            let torn = What::TornTail { file: self.name.clone(), bytes: to - from };
-            self.disk.history.record(self.disk.node, torn);
+        if self.reopened && logs::is_segment(&self.name) {
+            let end = self.file.size()?.min(to);
+            let mut there = vec![0; usize::try_from(end.saturating_sub(from)).map_err(io::Error::other)?];
+            self.file.read_at(from, &mut there)?;
+            if let Some(last) = there.iter().rposition(|byte| *byte != 0) {
+                let torn = What::TornTail { file: self.name.clone(), bytes: last as u64 + 1 };
+                self.disk.history.record(Place::Node(self.disk.node), torn);
+            }
         }
         self.file.write_zeros(from, to)
     }

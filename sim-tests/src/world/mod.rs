@@ -33,6 +33,7 @@ use crate::{
     bank::Bank,
     chance::stream,
     history::{History, What},
+    logs::Journal,
     plan::{BANKS, NODES, Place, Plan},
     workload::Work,
 };
@@ -44,6 +45,7 @@ pub struct Shared {
     pub history: History,
     pub sky: Arc<Sky>,
     pub disks: BTreeMap<u64, SimDisk>,
+    pub journal: Journal,
     pub memories: Vec<Memory<Bank>>,
     pub work: Work,
     /// What each node said of itself last, since it was started.
@@ -122,7 +124,11 @@ impl Shared {
     #[must_use]
     pub fn leader(&self) -> Option<u64> {
         let statuses = lock(&self.statuses);
-        statuses.iter().filter(|(_, status)| status.leads()).max_by_key(|(_, status)| status.term).map(|(node, _)| *node)
+        statuses
+            .iter()
+            .filter(|(_, status)| status.leads())
+            .max_by_key(|(_, status)| status.term)
+            .map(|(node, _)| *node)
     }
 
     /// How many branches are held prepared, in all banks.
@@ -144,12 +150,12 @@ impl World {
         let handle = Handle::current();
         let ether = handle.create_node().name("ether").ip("10.0.4.1".parse().expect("an address")).build();
         let sky = Arc::new(Sky::new(plan.weather, stream(plan.seed, "sky"), history.clone(), ether));
-        let memories =
-            (0..BANKS).map(|bank| Memory::new(Bank::open(Place::Bank(bank), history.clone()))).collect();
+        let memories = (0..BANKS).map(|bank| Memory::new(Bank::open(Place::Bank(bank), history.clone()))).collect();
         let shared = Arc::new(Shared {
             history,
             sky,
             disks: (1..=NODES).map(|node| (node, SimDisk::new())).collect(),
+            journal: Journal::default(),
             memories,
             work: Work::new(plan.clients),
             statuses: Mutex::default(),

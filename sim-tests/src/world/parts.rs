@@ -45,14 +45,21 @@ fn options(shared: &Shared, node: u64) -> Options {
     options.rules = shared.plan.rules;
     options.log.snapshot_every = shared.plan.snapshot_every;
     options.log.keep_entries = shared.plan.keep_entries;
+    options.log.segment_bytes = shared.plan.segment_bytes;
     options
 }
 
 /// A node's process.
 pub(super) async fn node(shared: Arc<Shared>, node: u64) {
     let place = Place::Node(node);
-    let Shared { plan, history, sky, disks, .. } = &*shared;
-    let disk = WatchedDisk { mount: disks[&node].mount(), node: place, history: history.clone(), flaw: plan.flaw };
+    let Shared { plan, history, sky, disks, journal, .. } = &*shared;
+    let disk = WatchedDisk {
+        mount: disks[&node].mount(),
+        node,
+        history: history.clone(),
+        flaw: plan.flaw,
+        journal: journal.clone(),
+    };
     let seams = Seams {
         disk: Arc::new(disk),
         log_driver: Spawn::Task { write: Duration::ZERO, sync: plan.sync },
@@ -97,6 +104,9 @@ async fn watch(shared: &Shared, node: u64, started: &Node) {
             shared.history.record(place, What::Leads { term });
         }
         led = leads;
+        if let Some(applied) = status.applied {
+            shared.journal.applied(node, applied);
+        }
         lock(&shared.statuses).insert(node, status.clone());
         status = started.status_changed(&status).await;
     }

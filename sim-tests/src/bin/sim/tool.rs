@@ -103,7 +103,10 @@ fn code(passed: bool) -> ExitCode {
 }
 
 fn show(report: &Report) {
-    println!("seed {}: {} lines, trace hash {:016x}, {:?} simulated", report.seed, report.lines, report.hash, report.simulated);
+    println!(
+        "seed {}: {} lines, trace hash {:016x}, {:?} simulated",
+        report.seed, report.lines, report.hash, report.simulated
+    );
     for violation in &report.violations {
         println!("  VIOLATION {violation}");
     }
@@ -133,7 +136,8 @@ fn run(batch: &Batch, keep_going: bool) -> ExitCode {
         println!("never seen: {danger}");
     }
     if !totals.failed.is_empty() {
-        println!("failed: {:?}", totals.failed);
+        let shown: Vec<String> = totals.failed.iter().take(20).map(u64::to_string).collect();
+        println!("failed: {} of {}: {}", totals.failed.len(), totals.seeds, shown.join(" "));
     }
     code(totals.failed.is_empty())
 }

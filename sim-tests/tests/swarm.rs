@@ -1,0 +1,71 @@
+//! What the simulation must show each time: the same seed gives the same history, fresh seeds hold, and the checks find
+//! seeded bugs.
+#![cfg(madsim)]
+
+use std::{
+    env,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use verdict_sim_tests::{
+    flaws::Flaw,
+    report::Totals,
+    swarm::{self, Batch, Flow},
+};
+
+/// Seeds at a time, in each test.
+const JOBS: usize = 2;
+
+fn from_env(name: &str) -> Option<u64> {
+    env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text:?}")))
+}
+
+#[test]
+fn the_same_seed_gives_the_same_history() {
+    for seed in 1..=20 {
+        let (one, other) = (swarm::one(seed, None, false), swarm::one(seed, None, false));
+        assert!(one.lines > 100, "seed {seed} did nothing");
+        assert_eq!((one.hash, one.lines), (other.hash, other.lines), "seed {seed} differs from itself");
+    }
+}
+
+/// `SIM_FIRST` and `SIM_SEEDS` choose others than 200 from the time of day on.
+#[test]
+fn fresh_seeds_hold() {
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_secs() * 1_000);
+    let (first, seeds) = (from_env("SIM_FIRST").unwrap_or(clock), from_env("SIM_SEEDS").unwrap_or(200));
+    println!("seeds from {first} on: {seeds}");
+    let mut failures = Vec::new();
+    let totals: Totals = swarm::many(&Batch { first, seeds, jobs: JOBS, flaw: None }, |report| {
+        if !report.passed() {
+            let said: Vec<String> = report.violations.iter().map(ToString::to_string).collect();
+            failures.push(format!("{}\n  {}", swarm::reproduce(report.seed, None), said.join("\n  ")));
+        }
+        Flow::Go
+    });
+    println!("{totals}");
+    assert!(failures.is_empty(), "{} seeds of {seeds} failed:\n{}", failures.len(), failures.join("\n"));
+    assert!(
+        seeds < 200 || totals.unseen().is_empty(),
+        "the seeds did not go where the danger is: {:?}",
+        totals.unseen()
+    );
+}
+
+#[test]
+fn every_seeded_bug_is_found() {
+    for flaw in Flaw::ALL {
+        let mut found = None;
+        let mut tried = 0;
+        swarm::many(&Batch { first: 1, seeds: 200, jobs: JOBS, flaw: Some(flaw) }, |report| {
+            tried += 1;
+            if report.passed() {
+                return Flow::Go;
+            }
+            found = Some(report.violations[0].to_string());
+            Flow::Stop
+        });
+        println!("{flaw}: {tried} seeds, {found:?}");
+        assert!(found.is_some(), "{flaw} was not found in {tried} seeds");
+    }
+}
