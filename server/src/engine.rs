@@ -42,6 +42,8 @@ pub(crate) struct Engine {
     pub(crate) proposals: Notify,
     /// The time of the next wake has changed.
     pub(crate) alarm: Notify,
+    /// Another node leads, or this one, or none.
+    pub(crate) leadership: Notify,
 }
 
 #[derive(Debug)]
@@ -90,7 +92,15 @@ impl Engine {
             later: BTreeMap::new(),
             wake_at: None,
         };
-        Self { core: Mutex::new(core), most_waiting, outbound, walls, proposals: Notify::new(), alarm: Notify::new() }
+        Self {
+            core: Mutex::new(core),
+            most_waiting,
+            outbound,
+            walls,
+            proposals: Notify::new(),
+            alarm: Notify::new(),
+            leadership: Notify::new(),
+        }
     }
 
     /// Asks for something and waits for the answer; none if too many wait already. Dropping the future gives up the
@@ -137,6 +147,7 @@ impl Engine {
         let (last, monotonic) = (core.ledger.at(), core.monotonic_us());
         core.clock = LogClock::start(last, monotonic, &mut self.walls.readings());
         self.handle_locked(&mut core, Event::Lead);
+        self.leadership.notify_waiters();
     }
 
     /// This node leads no more.
@@ -193,7 +204,9 @@ impl Engine {
     }
 
     pub(crate) fn set_leader(&self, leader: Option<NodeId>) {
-        self.lock().leader = leader;
+        if mem::replace(&mut self.lock().leader, leader) != leader {
+            self.leadership.notify_waiters();
+        }
     }
 
     /// The log time now, as this node counts it.

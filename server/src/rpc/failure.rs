@@ -54,6 +54,19 @@ impl From<TransferError> for Failure {
 }
 
 impl Failure {
+    /// Whether the next leader may answer.
+    pub(super) fn is_for_want_of_a_leader(&self) -> bool {
+        match self {
+            Self::NoLeader | Self::Interrupted => true,
+            Self::Forwarded(status) => status.code() == Code::Unavailable,
+            Self::Invalid(_)
+            | Self::Refused(_)
+            | Self::TooManyCalls { .. }
+            | Self::Stopped { .. }
+            | Self::NotTransferred(_) => false,
+        }
+    }
+
     /// As a gRPC error that names the leader, as far as it is known.
     pub(crate) fn into_status(self, leader: Option<(NodeId, &str)>) -> Status {
         let text = self.to_string();

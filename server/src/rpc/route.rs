@@ -1,10 +1,13 @@
 //! Where a call is answered: here, or at the leader.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use prost::Message;
-use tokio::sync::Semaphore;
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout},
+};
 use tonic::{Response, Status, metadata::MetadataMap};
 use verdict_client::wire::{LEADER, LEADER_ADDRESS};
 use verdict_proto::peer::v1::{ForwardError, ForwardReply, forward_reply};
@@ -13,6 +16,12 @@ use verdict_raft_log::{NodeId, Replica};
 
 use super::failure::Failure;
 use crate::{Options, engine::Engine, peers::TonicPeers, walls::Walls};
+
+/// How long a call waits for another leader: about what two elections take. Without one by then the client tries
+/// elsewhere.
+const LEADER_WITHIN: Duration = Duration::from_secs(1);
+/// How often it looks again, besides when it hears of another leader.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// What all services of a node share.
 #[derive(Debug)]
@@ -27,7 +36,7 @@ pub(crate) struct Front {
 }
 
 /// A call that only the leader answers.
-pub(super) trait Call: Message + Default + 'static {
+pub(super) trait Call: Message + Clone + Default + 'static {
     /// Its number in a forwarded message; never used for another.
     const KIND: u32;
     type Reply: Message + Default + 'static;
@@ -52,7 +61,37 @@ impl Front {
         }
     }
 
+    /// Answers, and if the leader is lost meanwhile, asks the next one: every call may be sent again. So a client waits
+    /// for the election and not for its own next attempt.
     async fn answer<C: Call>(&self, call: C) -> Result<C::Reply, Failure> {
+        let by = Instant::now() + LEADER_WITHIN;
+        loop {
+            let changed = self.engine.leadership.notified();
+            match self.answer_once(call.clone()).await {
+                Err(failure) if failure.is_for_want_of_a_leader() && Instant::now() < by => {
+                    // A leader that was lost on the way there may be the same again.
+                    drop(timeout(LOOK_EVERY, changed).await);
+                }
+                answered => return answered,
+            }
+        }
+    }
+
+    /// Waits until this node leads, as others say that it does: it may be elected and not know all of the past yet.
+    async fn leads_soon(&self) -> bool {
+        let by = Instant::now() + LEADER_WITHIN;
+        loop {
+            let changed = self.engine.leadership.notified();
+            if self.engine.leads() {
+                return true;
+            }
+            if timeout(by.saturating_duration_since(Instant::now()), changed).await.is_err() {
+                return false;
+            }
+        }
+    }
+
+    async fn answer_once<C: Call>(&self, call: C) -> Result<C::Reply, Failure> {
         if self.engine.leads() {
             return call.serve(self).await;
         }
@@ -81,7 +120,7 @@ impl Front {
     /// Answers a call that another node forwarded, if this node leads.
     pub(super) async fn forwarded<C: Call>(&self, body: Bytes) -> ForwardReply {
         let reply = match C::decode(body) {
-            Ok(call) if self.engine.leads() => call.serve(self).await,
+            Ok(call) if self.leads_soon().await => call.serve(self).await,
             Ok(_) => Err(self.no_leader()),
             Err(error) => Err(Failure::Invalid(format!("the forwarded call cannot be read: {error}"))),
         };
