@@ -1,6 +1,9 @@
 //! Faults: each kind that the plan names strikes by itself, again and again, until it is told to stop.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use rand::{RngExt as _, rngs::StdRng};
 use tokio::{task::JoinHandle, time::sleep};
@@ -9,8 +12,8 @@ use verdict_raft_log::NodeId;
 use crate::{
     chance::{pick, stream},
     history::What,
-    plan::{Fault, NODES, Place},
-    world::World,
+    plan::{FAR_MS, Fault, NODES, Place},
+    world::{World, lock},
 };
 
 /// Faults that strike. Told to stop, those under way are mended by [`mend_all`].
@@ -62,6 +65,7 @@ pub fn mend_all(world: &World) {
     }
     for disk in world.shared.disks.values() {
         disk.fail_syncs(0, 0);
+        disk.set_room(None);
     }
 }
 
@@ -138,6 +142,24 @@ async fn strike(world: &World, fault: Fault, random: &mut StdRng) {
             world.shared.history.record(Place::Node(node), What::Fault("a sync will fail".to_owned()));
             world.shared.disks[&node].fail_syncs(random.random_range(0..4), 1);
         }
+        Fault::FullDisk => {
+            let Place::Node(node) = a_node(world, random) else { return };
+            let room = random.random_range(0..64 << 10);
+            world.shared.history.record(Place::Node(node), What::Fault(format!("has room for {room} bytes more")));
+            world.shared.disks[&node].set_room(Some(room));
+            sleep(for_a_while(random, 4_000)).await;
+            world.shared.history.record(Place::Node(node), What::Fault("has room again".to_owned()));
+            world.shared.disks[&node].set_room(None);
+        }
+        Fault::BitFlip => flip(world, random).await,
+        Fault::ClockJump => {
+            let by = *pick(random, &FAR_MS);
+            world
+                .shared
+                .history
+                .record(Place::Node(world.shared.plan.far), What::Fault(format!("clock off by {by} ms")));
+            world.shared.jump.store(by, Ordering::Relaxed);
+        }
     }
 }
 
@@ -152,6 +174,34 @@ async fn kill(world: &World, places: Vec<Place>, power: bool, random: &mut StdRn
             sleep(for_a_while(random, 500)).await;
         }
     }
+}
+
+/// A bit of the log or of a snapshot: of a ballot there is no second copy, and a node says so and stays away.
+async fn flip(world: &World, random: &mut StdRng) {
+    let node = random.random_range(1..=NODES);
+    if lock(&world.shared.sick).is_some() {
+        return;
+    }
+    *lock(&world.shared.sick) = Some(node);
+    world.kill(Place::Node(node), false);
+    let disk = &world.shared.disks[&node];
+    let files: Vec<(String, u64)> = disk
+        .sizes()
+        .into_iter()
+        .filter(|(name, size)| {
+            *size > 0 && (name.ends_with(".seg") || name.ends_with(".sec") || name.ends_with(".manifest"))
+        })
+        .collect();
+    if !files.is_empty() {
+        let (name, size) = pick(random, &files);
+        // What matters of a log file is mostly in its first part.
+        let reach = if random.random_bool(0.7) { (*size).min(8 << 10) } else { *size };
+        let bit = random.random_range(0..reach * 8);
+        let flipped = disk.flip_bit(name, bit).is_ok();
+        world.shared.history.record(Place::Node(node), What::Fault(format!("bit {bit} of {name} flips: {flipped}")));
+    }
+    sleep(for_a_while(random, 1_000)).await;
+    world.start_again(Place::Node(node));
 }
 
 async fn cut(world: &World, links: Vec<(Place, Place)>, random: &mut StdRng) {

@@ -101,6 +101,8 @@ pub enum What {
         bytes: u64,
     },
     SnapshotCame,
+    /// A peer gave back something that was damaged here.
+    Fetched,
     /// By the world: `prepared` branches were in doubt at that moment.
     Killed {
         power: bool,
@@ -226,6 +228,7 @@ impl fmt::Display for Event {
             What::Stopped(why) => write!(f, "acknowledges nothing more: {why}"),
             What::TornTail { file, bytes } => write!(f, "cut a torn tail of {bytes} bytes in {file}"),
             What::SnapshotCame => f.write_str("was sent a snapshot"),
+            What::Fetched => f.write_str("fetched from a peer what its disk had lost"),
             What::Killed { power, led, prepared } => {
                 let how = if *power { "loses its power" } else { "is killed" };
                 let led = if *led { ", leading" } else { "" };

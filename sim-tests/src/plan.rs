@@ -44,10 +44,16 @@ pub enum Fault {
     Pause,
     /// A sync fails.
     FailSync,
+    /// For a while a node's disk has no room for more.
+    FullDisk,
+    /// A bit flips on the disk of a node that is down; never on two nodes before the first is whole again.
+    BitFlip,
+    /// A node's wall clock jumps. Always the same node's: with two of three wrong there is no right time.
+    ClockJump,
 }
 
 impl Fault {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 15] = [
         Self::KillNode,
         Self::PowerLoss,
         Self::PowerLossEverywhere,
@@ -60,6 +66,9 @@ impl Fault {
         Self::CutPair,
         Self::Pause,
         Self::FailSync,
+        Self::FullDisk,
+        Self::BitFlip,
+        Self::ClockJump,
     ];
 
     /// The shortest and the longest mean time between two, in milliseconds.
@@ -68,7 +77,10 @@ impl Fault {
             Self::KillNode | Self::PowerLoss | Self::Transfer => (800, 6_000),
             Self::KillBank | Self::KillClient | Self::CutOneWay | Self::CutPair | Self::Pause => (800, 5_000),
             Self::Isolate => (1_500, 6_000),
-            Self::PowerLossEverywhere | Self::KillAll | Self::FailSync => (4_000, 15_000),
+            Self::ClockJump => (1_000, 6_000),
+            Self::PowerLossEverywhere | Self::KillAll | Self::FailSync | Self::FullDisk | Self::BitFlip => {
+                (4_000, 15_000)
+            }
         }
     }
 }
@@ -120,6 +132,8 @@ pub struct Plan {
     /// How long a sync takes.
     pub sync: Duration,
     pub skews: BTreeMap<Place, Skew>,
+    /// The node whose clock may be far off.
+    pub far: u64,
     pub snapshot_every: u64,
     pub keep_entries: u64,
     /// The size of a file of the log: small ones are filled, and purged, within a run.
@@ -144,6 +158,7 @@ impl Plan {
         }
         let weather = weather(random);
         let clients = random.random_range(2..=4);
+        let far = random.random_range(1..=NODES);
         let mut plan = Self {
             seed,
             flaw,
@@ -155,7 +170,8 @@ impl Plan {
             latency: Duration::from_micros(100)..Duration::from_micros(*pick(random, &[300, 1_500, 4_000])),
             weather: if calm { Weather::default() } else { weather },
             sync: Duration::from_micros(*pick(random, &[1_000, 1_000, 3_000, 10_000])),
-            skews: skews(random, clients),
+            skews: skews(random, clients, far),
+            far,
             snapshot_every: *pick(random, &[20, 60, 5_000]),
             keep_entries: *pick(random, &[0, 10, 500]),
             segment_bytes: *pick(random, &[8 << 10, 32 << 10, 1 << 20]),
@@ -180,6 +196,10 @@ impl Plan {
     }
 }
 
+const YEAR_MS: i64 = 365 * 24 * 3_600_000;
+/// How far a clock may be off, in milliseconds.
+pub const FAR_MS: [i64; 6] = [-YEAR_MS, -3_600_000, -2_000, 2_000, 3_600_000, YEAR_MS];
+
 fn weather(random: &mut StdRng) -> Weather {
     Weather {
         loss: *pick(random, &[0.0, 0.0, 0.01, 0.06]),
@@ -190,7 +210,7 @@ fn weather(random: &mut StdRng) -> Weather {
 }
 
 /// Most clocks are a little off. One node's may be far off: it must not matter.
-fn skews(random: &mut StdRng, clients: usize) -> BTreeMap<Place, Skew> {
+fn skews(random: &mut StdRng, clients: usize, far_node: u64) -> BTreeMap<Place, Skew> {
     let nodes = (1..=NODES).map(Place::Node);
     let places: Vec<Place> = nodes.chain((0..BANKS).map(Place::Bank)).chain((0..clients).map(Place::Client)).collect();
     let mut skews = BTreeMap::new();
@@ -198,11 +218,9 @@ fn skews(random: &mut StdRng, clients: usize) -> BTreeMap<Place, Skew> {
         let offset_ms = random.random_range(-800..=800);
         skews.insert(place, Skew { offset_ms, drift: random.random_range(-20_000..=20_000) });
     }
-    let (far, node) = (random.random_bool(0.2), random.random_range(1..=NODES));
-    let year_ms = 365 * 24 * 3_600_000_i64;
-    let offset_ms = *pick(random, &[-year_ms, -3_600_000, 3_600_000, year_ms]);
+    let (far, offset_ms) = (random.random_bool(0.2), *pick(random, &FAR_MS));
     if far {
-        skews.insert(Place::Node(node), Skew { offset_ms, drift: 0 });
+        skews.insert(Place::Node(far_node), Skew { offset_ms, drift: 0 });
     }
     let (ahead, client) = (random.random_bool(0.05), random.random_range(0..clients));
     if ahead {

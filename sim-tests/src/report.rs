@@ -74,11 +74,12 @@ impl Totals {
 }
 
 /// Situations that a batch must have been in.
-pub const DANGERS: [&str; 7] = [
+pub const DANGERS: [&str; 8] = [
     "! a leader died while branches were in doubt",
     "! an outcome was told by another node than the one that logged it",
     "! a torn tail was cut",
     "! a snapshot was sent to a follower",
+    "! a node fetched from a peer what its disk had lost",
     "! a branch was asked to prepare twice",
     "! an outcome came twice",
     "! a rollback came before its prepare",

@@ -224,6 +224,7 @@ fn count(evidence: &Evidence) -> (Counters, Vec<Duration>) {
             What::NotStarted(_) => add("starts that failed", 1),
             What::TornTail { .. } => add("! a torn tail was cut", 1),
             What::SnapshotCame => add("! a snapshot was sent to a follower", 1),
+            What::Fetched => add("! a node fetched from a peer what its disk had lost", 1),
             What::PrepareCame { branch, .. } => {
                 let times = prepares.entry(*branch).or_insert(0);
                 *times += 1;

@@ -203,7 +203,7 @@ impl Lane {
             here
         });
         match style.map_or(Style::Plain, |(style, _)| *style) {
-            Style::Plain => drop(self.commit(&self.order(self.verdict.transaction())).await),
+            Style::Plain => self.commit(&self.order(self.verdict.transaction())).await,
             Style::Enlist => {
                 let transaction = self.order(self.verdict.transaction());
                 self.enlist(&transaction, true).await;

@@ -164,8 +164,10 @@ impl PeerLink for FaultyPeers {
                 answer
             };
             let answer = timeout(within, carried).await.unwrap_or(Err(LinkError::TimedOut));
-            if answer.is_ok() && kind == MessageKind::PutSections {
-                sky.history.record(there, What::SnapshotCame);
+            match kind {
+                MessageKind::PutSections if answer.is_ok() => sky.history.record(there, What::SnapshotCame),
+                MessageKind::Fetch if answer.is_ok() => sky.history.record(from, What::Fetched),
+                _ => {}
             }
             sky.history.note(from, format!("has of {there} {kind:?}: {}", described(&answer)));
             answer

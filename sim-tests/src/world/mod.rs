@@ -16,7 +16,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
     net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicI64},
 };
 
 use madsim::{
@@ -51,6 +51,10 @@ pub struct Shared {
     /// What each node said of itself last, since it was started.
     statuses: Mutex<BTreeMap<u64, Status>>,
     random: Mutex<StdRng>,
+    /// By how much the clock that may be far off has jumped, in milliseconds.
+    pub jump: Arc<AtomicI64>,
+    /// The node on whose disk a bit flipped, until it has started again.
+    pub sick: Mutex<Option<u64>>,
 }
 
 /// The world. Its supervisor kills and starts its machines.
@@ -67,7 +71,7 @@ impl fmt::Debug for World {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -100,7 +104,8 @@ impl Shared {
     }
 
     fn clock(&self, place: Place) -> Arc<SkewedClock> {
-        Arc::new(SkewedClock(self.plan.skews.get(&place).copied().unwrap_or_default()))
+        let jump = if place == Place::Node(self.plan.far) { Arc::clone(&self.jump) } else { Arc::default() };
+        Arc::new(SkewedClock(self.plan.skews.get(&place).copied().unwrap_or_default(), jump))
     }
 
     /// A client's handle at `place`.
@@ -160,6 +165,8 @@ impl World {
             work: Work::new(plan.clients),
             statuses: Mutex::default(),
             random: Mutex::new(stream(plan.seed, "shared")),
+            jump: Arc::default(),
+            sick: Mutex::default(),
             plan,
         });
         let mut machines = BTreeMap::new();

@@ -72,6 +72,7 @@ pub(super) async fn node(shared: Arc<Shared>, node: u64) {
         Err(error) => return history.record(place, What::NotStarted(chain(&error))),
     };
     history.record(place, What::Started);
+    lock(&shared.sick).take_if(|sick| *sick == node);
     let services = started.services().clone();
     drop(tokio::spawn(serve(services, SocketAddr::new(address_of(place), NODE_PORT))));
     watch(&shared, node, &started).await;
