@@ -131,6 +131,33 @@ async fn a_damaged_section_is_fetched_with_the_leaders_snapshot() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leaders_snapshot_that_ends_before_the_log_begins_is_taken_with_the_entries_behind_it() {
+    let when_told = |options: &mut Options| {
+        (options.snapshot_every, options.keep_entries) = (1_000_000, 5);
+        options.repair_within = Duration::from_secs(5);
+    };
+    let (mut cluster, node) = filled(when_told, 100).await;
+    let leads = leader(&cluster.replicas).await;
+    leads.take_snapshot().await;
+    let old = status_where(&leads, "a snapshot", |s| s.snapshot.is_some()).await.snapshot;
+    for i in 0..50 {
+        cluster.write(&cluster.replicas, &format!("later {i}")).await;
+    }
+    cluster.settle().await;
+    let replica = cluster.replicas[cluster.at(node)].clone();
+    replica.take_snapshot().await;
+    status_where(&replica, "a newer snapshot", |s| s.snapshot > old).await;
+    cluster.stop(node).await;
+    let disk = disk(&cluster, node);
+    let (section, _) = disk.sizes().into_iter().rfind(|(name, _)| name.starts_with("section-")).unwrap();
+    disk.flip_bit(&section, 1000).unwrap();
+    cluster.restart(node).await;
+    cluster.settle().await;
+    assert_eq!(cluster.entries(node).len(), 150);
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_majority_of_the_others_a_damaged_node_says_so_and_does_not_start() {
     let hasty = |options: &mut Options| options.repair_within = Duration::from_millis(1500);
     let (mut cluster, node) = filled(hasty, 50).await;

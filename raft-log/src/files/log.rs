@@ -212,6 +212,11 @@ impl Log {
         self.damage.as_ref()
     }
 
+    /// Takes nothing more until it is repaired: what it would go on behind is gone.
+    pub fn distrust(&mut self, damage: Damage) {
+        self.damage.get_or_insert(damage);
+    }
+
     /// What stopped the log, if anything did.
     pub fn failure(&self) -> Option<&StorageError> {
         self.failed.as_ref()

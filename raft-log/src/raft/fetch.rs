@@ -66,8 +66,6 @@ pub(crate) enum NotYet {
     Gone(NodeId),
     #[error("node {0} answered something else than was asked")]
     Confused(NodeId),
-    #[error("the snapshot of node {0} ends before this node's log begins; let it take a newer one")]
-    Older(NodeId),
     #[error("storing what was fetched: {0}")]
     Storage(#[from] std::io::Error),
     #[error("storing what was fetched: {0}")]

@@ -67,13 +67,17 @@ async fn attempt(options: &Options, opened: &mut Opened, link: &dyn PeerLink) ->
         }),
     };
     if opened.files.log.damage().is_none() {
-        // Only the snapshot was damaged, and a whole one is here now. The log must not begin after its end.
+        // Only the snapshot was damaged, and a whole one is here now.
         let reached = if let RepairFrom::Start(Some(purged)) = &from { Some(purged.index) } else { None };
-        if reached < opened.files.log.purged().map(|purged| purged.index) {
-            return Err(NotYet::Older(leader.node));
+        if reached >= opened.files.log.purged().map(|purged| purged.index) {
+            opened.snapshot_damage = None;
+            return Ok(());
         }
-        opened.snapshot_damage = None;
-        return Ok(());
+        // It ends before this node's log begins: the log is taken anew behind it. A crash on the way leaves a snapshot
+        // that does not reach the log, which is damage again.
+        if let Some(damage) = opened.snapshot_damage.clone() {
+            opened.files.log.distrust(damage);
+        }
     }
     let mut repair = opened.files.log.repair(from)?;
     while repair.next_index() <= leader.last {

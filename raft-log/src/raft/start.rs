@@ -103,6 +103,7 @@ async fn open(options: &Options, disk: Arc<dyn Disk>) -> Result<Opened, StartErr
         let (files, _found) = LogFiles::open(disk, log)?;
         let snapshot_damage = snapshot_damage.or_else(|| files.snapshot_is_gone(&snapshots));
         let snapshots = Snapshots::new(snapshots).map_err(|e| StorageError::Misuse(e.to_string()))?;
+        let snapshot_damage = snapshot_damage.or_else(|| too_short(&files, &snapshots));
         Ok::<_, StorageError>(Opened { files, snapshots, snapshot_damage })
     });
     let storage = |source: io::Error| StartError::Storage { node: options.node, source };
@@ -115,6 +116,14 @@ async fn open(options: &Options, disk: Arc<dyn Disk>) -> Result<Opened, StartErr
         )),
         _ => storage(error.into()),
     })
+}
+
+/// Says that the snapshot ends before the log begins.
+fn too_short(files: &LogFiles, snapshots: &Snapshots) -> Option<Damage> {
+    let (purged, (meta, _)) = (files.log.purged()?, snapshots.current()?);
+    let end = meta.last_log_id.map_or(0, |last| last.index);
+    let what = format!("it ends at record {end}, and the log was purged up to record {}", purged.index);
+    (end < purged.index).then(|| Damage::whole("snapshot.manifest", 0, what))
 }
 
 fn config(options: &Options) -> Config {
