@@ -179,7 +179,10 @@ async fn kill(world: &World, places: Vec<Place>, power: bool, random: &mut StdRn
 /// A bit of the log or of a snapshot: of a ballot there is no second copy, and a node says so and stays away.
 async fn flip(world: &World, random: &mut StdRng) {
     let node = random.random_range(1..=NODES);
-    if lock(&world.shared.sick).is_some() {
+    // The others must have everything: then what is lost here can be given back.
+    let statuses = world.shared.statuses();
+    let whole = |other: u64| statuses.get(&other).is_some_and(|status| status.applied.is_some_and(|at| at.index > 0));
+    if lock(&world.shared.sick).is_some() || !(1..=NODES).all(|other| other == node || whole(other)) {
         return;
     }
     *lock(&world.shared.sick) = Some(node);

@@ -71,20 +71,23 @@ impl Journal {
         log.extend((first..).zip(bodies));
     }
 
-    /// A node has applied everything up to here.
+    /// A node has applied everything up to here, or has it by a snapshot.
     pub fn applied(&self, node: u64, up_to: Position) {
         let mut inner = self.lock();
         let Inner { written, settled, wrong } = &mut *inner;
         let Some(log) = written.get_mut(&node) else { return };
-        // It came by a snapshot otherwise.
-        if log.get(&up_to.index).and_then(term) != Some(up_to.term) {
+        let has = log.get(&up_to.index).and_then(term);
+        let rest = log.split_off(&(up_to.index + 1));
+        if has != Some(up_to.term) {
+            // It came by a snapshot: what was written before may be something that was never settled.
+            *log = rest;
             return;
         }
-        let rest = log.split_off(&(up_to.index + 1));
         for (index, body) in std::mem::replace(log, rest) {
             match settled.get(&index) {
                 Some((other, known)) if *known != body => {
-                    wrong.push(format!("nodes {other} and {node} applied different entries at {index}"));
+                    let (one, two) = (describe(known), describe(&body));
+                    wrong.push(format!("at {index} node {other} applied {one}, node {node} applied {two}"));
                 }
                 Some(_) => {}
                 None => drop(settled.insert(index, (node, body))),
@@ -142,6 +145,10 @@ fn read(bytes: &[u8]) -> Option<(u64, Vec<Bytes>)> {
 
 fn term(entry: &Bytes) -> Option<u64> {
     number::<8>(entry, 2)
+}
+
+fn describe(entry: &Bytes) -> String {
+    format!("{} bytes of term {:?}", entry.len(), term(entry).unwrap_or_default())
 }
 
 fn logged(entry: &Bytes) -> Option<Logged> {

@@ -105,8 +105,8 @@ async fn watch(shared: &Shared, node: u64, started: &Node) {
             shared.history.record(place, What::Leads { term });
         }
         led = leads;
-        if let Some(applied) = status.applied {
-            shared.journal.applied(node, applied);
+        for up_to in [status.snapshot, status.applied].into_iter().flatten() {
+            shared.journal.applied(node, up_to);
         }
         lock(&shared.statuses).insert(node, status.clone());
         status = started.status_changed(&status).await;
