@@ -42,7 +42,7 @@ pub(crate) struct Engine {
     pub(crate) proposals: Notify,
     /// The time of the next wake has changed.
     pub(crate) alarm: Notify,
-    /// Another node leads, or this one, or none.
+    /// Another node leads, or this one, or none; or what is led is founded.
     pub(crate) leadership: Notify,
 }
 
@@ -135,8 +135,12 @@ impl Engine {
     /// Takes in what applying an entry changes.
     pub(crate) fn apply<T>(self: &Arc<Self>, change: impl FnOnce(&mut Ledger) -> (T, Event)) -> T {
         let mut core = self.lock();
+        let founded = core.ledger.cluster().is_some();
         let (result, event) = change(&mut core.ledger);
         self.handle_locked(&mut core, event);
+        if core.ledger.cluster().is_some() != founded {
+            self.leadership.notify_waiters();
+        }
         result
     }
 

@@ -57,7 +57,7 @@ impl Failure {
     /// Whether the next leader may answer.
     pub(super) fn is_for_want_of_a_leader(&self) -> bool {
         match self {
-            Self::NoLeader | Self::Interrupted => true,
+            Self::NoLeader | Self::Interrupted | Self::Refused(Refusal::NotFounded) => true,
             Self::Forwarded(status) => status.code() == Code::Unavailable,
             Self::Invalid(_)
             | Self::Refused(_)

@@ -11,7 +11,7 @@ use tokio::{
 use tonic::{Response, Status, metadata::MetadataMap};
 use verdict_client::wire::{LEADER, LEADER_ADDRESS};
 use verdict_proto::peer::v1::{ForwardError, ForwardReply, forward_reply};
-use verdict_protocol::{Reply, Request};
+use verdict_protocol::{Refusal, Reply, Request};
 use verdict_raft_log::{NodeId, Replica};
 
 use super::failure::Failure;
@@ -93,13 +93,18 @@ impl Front {
 
     async fn answer_once<C: Call>(&self, call: C) -> Result<C::Reply, Failure> {
         if self.engine.leads() {
-            return call.serve(self).await;
+            return self.serve(call).await;
         }
         match self.engine.leader() {
             Some(leader) if leader != self.options.node => self.forward(leader, call).await,
             // It may be elected and not yet know all that was decided before.
             Some(_) | None => Err(self.no_leader()),
         }
+    }
+
+    /// Nothing is asked of a cluster that has neither its limits nor its time yet: it would know no xid as too old.
+    async fn serve<C: Call>(&self, call: C) -> Result<C::Reply, Failure> {
+        if self.engine.is_founded() { call.serve(self).await } else { Err(Refusal::NotFounded.into()) }
     }
 
     async fn forward<C: Call>(&self, leader: NodeId, call: C) -> Result<C::Reply, Failure> {
@@ -120,7 +125,7 @@ impl Front {
     /// Answers a call that another node forwarded, if this node leads.
     pub(super) async fn forwarded<C: Call>(&self, body: Bytes) -> ForwardReply {
         let reply = match C::decode(body) {
-            Ok(call) if self.leads_soon().await => call.serve(self).await,
+            Ok(call) if self.leads_soon().await => self.serve(call).await,
             Ok(_) => Err(self.no_leader()),
             Err(error) => Err(Failure::Invalid(format!("the forwarded call cannot be read: {error}"))),
         };
