@@ -338,7 +338,7 @@ impl Core {
     fn stamp(&self) -> Option<Stamp> {
         let cluster = self.ledger.cluster()?;
         // In steps of a bucket: participants clean up whenever it moves.
-        let (horizon, step) = (self.ledger.horizon(), self.ledger.rules().bucket_ms);
+        let (horizon, step) = (self.ledger.settled_horizon(), self.ledger.rules().bucket_ms);
         let horizon = horizon.minus(horizon.as_millis() % step);
         Some(Stamp { cluster, incarnation: INCARNATION, term: self.term, horizon })
     }

@@ -75,6 +75,16 @@ impl Ledger {
         self.at.minus(rules.retention_ms).minus(rules.max_lifetime_ms)
     }
 
+    /// What participants may forget behind: the horizon, held back by the oldest transaction with a branch that has
+    /// yet to acknowledge its outcome. That branch is told again, and must still know what it did.
+    #[must_use]
+    pub fn settled_horizon(&self) -> LogTime {
+        let horizon = self.horizon();
+        let born_before = self.open.iter().take_while(|(xid, _)| xid.birth() < horizon);
+        let mut unsettled = born_before.filter(|(_, transaction)| transaction.unsettled().next().is_some());
+        unsettled.next().map_or(horizon, |(xid, _)| xid.birth())
+    }
+
     /// Undecided and unsettled transactions, by xid.
     pub fn open(&self) -> impl DoubleEndedIterator<Item = (Xid, &OpenTransaction)> {
         self.open.iter().map(|(xid, transaction)| (*xid, transaction.as_ref()))

@@ -1,6 +1,6 @@
 //! Deadlines, horizon and skew: design.md sections 3 and 7.
 
-use verdict_protocol::{Change, Command, Order, Outcome, ReasonCode, Refusal, State};
+use verdict_protocol::{Change, Command, Order, Outcome, ReasonCode, Refusal, SettledItem, Settlement, State};
 
 use crate::build::*;
 
@@ -45,6 +45,18 @@ fn m48_a_branch_behind_the_horizon_hears_rollback_a_client_hears_expired() {
     assert_eq!(log.ledger.order(branch(x, 1)), Order::RollbackUnlisted);
     assert_eq!((log.ledger.status(x).state, log.ledger.status(x).outcome), (State::Expired, None));
     assert_eq!(log.ledger.outcome_count(), 0);
+}
+
+#[test]
+fn participants_forget_nothing_that_will_be_told_again() {
+    let (mut log, x) = (Log::new(), xid(1));
+    log.ok(prepare(x, voted(&[(1, PREPARED), (2, PREPARED)])));
+    log.ok(settled(x, 1));
+    log.clock(30_000);
+    assert_eq!((log.ledger.horizon(), log.ledger.settled_horizon()), (at(10_000), at(0)));
+    let item = SettledItem { branch: branch(x, 2), settlement: Settlement::HeuristicHazard };
+    log.ok(Command::Settled { items: vec![item] });
+    assert_eq!((log.ledger.open_count(), log.ledger.settled_horizon()), (1, at(10_000)), "it waits for people only");
 }
 
 #[test]
