@@ -3,10 +3,12 @@
 //! `apply` alone judges horizon, skew, limits, list and state. Time never decides by itself: a timer proposes an
 //! `Abort`, and the order of the log settles who was first.
 
+mod deciding;
 mod outcomes;
 mod query;
 mod recorded;
 mod rules;
+mod settling;
 pub(crate) mod snapshot;
 mod transaction;
 mod transition;
@@ -18,13 +20,13 @@ pub use recorded::Recorded;
 pub use rules::Rules;
 pub use transaction::{Branch, OpenTransaction, Phase};
 
-use outcomes::{OutcomeRecord, Outcomes};
+use outcomes::Outcomes;
 use transaction::{fit, list_digest};
 use transition::{Door, Event, Fit, Ruling, Standing, rule};
 
 use crate::{
-    Answer, BranchId, BranchNumber, ClusterId, Command, Entry, ListedBranch, LogTime, NewBranch, Outcome, Reason,
-    ReasonCode, Refusal, SettledItem, Vote, Xid,
+    Answer, BranchId, ClusterId, Command, Entry, ListedBranch, LogTime, NewBranch, Outcome, Reason, ReasonCode,
+    Refusal, Xid,
 };
 
 /// The state that all nodes share.
@@ -193,174 +195,6 @@ impl Ledger {
         let transaction = Arc::make_mut(open);
         for branch in branches {
             transaction.register(branch);
-        }
-    }
-
-    fn close(
-        &mut self,
-        xid: Xid,
-        branches: &[ListedBranch],
-        list: u64,
-        vote_timeout_ms: u64,
-        changes: &mut Vec<Change>,
-    ) {
-        let at = self.at;
-        let deadline = at.plus(vote_timeout_ms.min(self.rules.max_lifetime_ms));
-        let open = self.open.entry(xid).or_insert_with(|| Arc::new(OpenTransaction::new(at, deadline)));
-        let transaction = Arc::make_mut(open);
-        let before = transaction.is_in_doubt();
-        transaction.phase = Phase::Voting { deadline, list };
-        for listed in branches {
-            transaction.register(&listed.branch);
-            let branch = transaction.branches.get_mut(&listed.branch.number).expect("it was just registered");
-            match (&listed.vote, branch.vote) {
-                (Some((vote, reason)), None) | (Some((vote @ Vote::Refused, reason)), Some(_)) => {
-                    if branch.vote.replace(*vote) == Some(Vote::Prepared) {
-                        changes.push(Change::PromiseBroken { branch: BranchId { xid, number: listed.branch.number } });
-                    }
-                    branch.reason.clone_from(reason);
-                }
-                (None, _) | (Some((Vote::Prepared | Vote::ReadOnly, _)), Some(_)) => {}
-            }
-        }
-        self.count_in_doubt(xid, before);
-        if !self.tally(xid, changes) {
-            changes.push(Change::Closed { xid, deadline });
-        }
-    }
-
-    /// Records ABORTED for a list that may not begin: whoever prepared a branch of it finds that when he asks.
-    fn refuse_list(&mut self, xid: Xid, refusal: &Refusal, changes: &mut Vec<Change>) {
-        let code = match refusal {
-            Refusal::Skewed { .. } => ReasonCode::Skewed,
-            Refusal::Limit { .. }
-            | Refusal::Closed
-            | Refusal::Mismatch
-            | Refusal::Expired
-            | Refusal::UnknownTransaction
-            | Refusal::UnknownBranch
-            | Refusal::NotFounded => ReasonCode::Limit,
-        };
-        self.decide(xid, Outcome::Aborted, Some(Reason::new(code, refusal.to_string())), changes);
-    }
-
-    fn vote(&mut self, id: BranchId, vote: Vote, reason: Option<&Reason>, changes: &mut Vec<Change>) -> Answer {
-        let (known, earlier) = match self.transaction(id.xid) {
-            Some(transaction) => {
-                let branch = transaction.branches.get(&id.number);
-                (branch.is_some(), branch.and_then(|branch| branch.vote))
-            }
-            None => {
-                let record = self.outcomes.get(id.xid, &self.rules);
-                let prepared = record.is_some_and(|record| record.prepared.contains(&id.number));
-                (prepared, prepared.then_some(Vote::Prepared))
-            }
-        };
-        let event = Event::Vote { vote, known, earlier };
-        match rule(self.standing(id.xid), event) {
-            Ruling::Record => {
-                let open = self.open.get_mut(&id.xid).expect("a vote is recorded only in the open table");
-                let transaction = Arc::make_mut(open);
-                let before = transaction.is_in_doubt();
-                let branch = transaction.branches.get_mut(&id.number).expect("only a known branch's vote is recorded");
-                if vote == Vote::Refused && branch.vote == Some(Vote::Prepared) {
-                    changes.push(Change::PromiseBroken { branch: id });
-                }
-                branch.vote = Some(vote);
-                branch.reason = reason.cloned();
-                self.count_in_doubt(id.xid, before);
-                self.tally(id.xid, changes);
-                Ok(())
-            }
-            Ruling::TellAgain => {
-                // Who has acknowledged its outcome keeps it: the vote was only late.
-                let settled = self.transaction(id.xid).and_then(|open| open.branches.get(&id.number)?.settlement);
-                if settled.is_none() {
-                    changes.push(Change::TellAgain { branch: id });
-                }
-                Ok(())
-            }
-            Ruling::Report => {
-                changes.push(Change::PromiseBroken { branch: id });
-                Ok(())
-            }
-            other => self.carry_out(id.xid, other, changes),
-        }
-    }
-
-    /// Decides if the votes do. A refusal aborts at once; COMMITTED takes a closed list that has voted in full.
-    fn tally(&mut self, xid: Xid, changes: &mut Vec<Change>) -> bool {
-        let Some(transaction) = self.transaction(xid) else { return false };
-        let refused = transaction.branches.iter().find(|(_, branch)| branch.vote == Some(Vote::Refused));
-        if let Some((number, branch)) = refused {
-            let reason = branch.reason.clone().unwrap_or_else(|| {
-                Reason::new(ReasonCode::Refused, format!("branch {number} ({}) refused", branch.resource))
-            });
-            self.decide(xid, Outcome::Aborted, Some(reason), changes);
-            return true;
-        }
-        let complete = matches!(transaction.phase, Phase::Voting { .. })
-            && transaction.branches.values().all(|branch| branch.vote.is_some());
-        if complete {
-            self.decide(xid, Outcome::Committed, None, changes);
-        }
-        complete
-    }
-
-    fn decide(&mut self, xid: Xid, outcome: Outcome, reason: Option<Reason>, changes: &mut Vec<Change>) {
-        let index = self.index;
-        let list = self.closed_list(xid).unwrap_or(0);
-        let mut prepared: Box<[BranchNumber]> = Box::default();
-        if let Some(open) = self.open.get_mut(&xid) {
-            let transaction = Arc::make_mut(open);
-            debug_assert!(!matches!(transaction.phase, Phase::Decided { .. }), "{xid} is decided once");
-            transaction.phase = Phase::Decided { outcome, reason: reason.clone(), index, list };
-            prepared = transaction
-                .branches
-                .iter()
-                .filter(|(_, branch)| branch.vote == Some(Vote::Prepared))
-                .map(|(number, _)| *number)
-                .collect();
-        }
-        let record = OutcomeRecord { outcome, reason: reason.map(Box::new), index, list, prepared };
-        self.outcomes.insert(xid, self.at, record, &self.rules);
-        changes.push(Change::Decided { xid, outcome: Recorded::new(outcome, index) });
-        self.end_if_settled(xid, changes);
-    }
-
-    fn settle(&mut self, item: &SettledItem, changes: &mut Vec<Change>) {
-        let xid = item.branch.xid;
-        let open = self.open.get_mut(&xid).expect("a decided transaction is in the open table");
-        let transaction = Arc::make_mut(open);
-        let before = transaction.is_in_doubt();
-        let Some(branch) = transaction.branches.get_mut(&item.branch.number) else { return };
-        if branch.settlement.is_some() {
-            return;
-        }
-        branch.settlement = Some(item.settlement);
-        changes.push(Change::Settled { branch: item.branch });
-        self.count_in_doubt(xid, before);
-        self.end_if_settled(xid, changes);
-    }
-
-    /// A transaction with a heuristic settlement stays: an operator has to see it.
-    fn end_if_settled(&mut self, xid: Xid, changes: &mut Vec<Change>) {
-        let Some(transaction) = self.transaction(xid) else {
-            changes.push(Change::Ended { xid });
-            return;
-        };
-        if transaction.unsettled().next().is_none() && !transaction.has_heuristic() {
-            self.open.remove(&xid);
-            changes.push(Change::Ended { xid });
-        }
-    }
-
-    fn count_in_doubt(&mut self, xid: Xid, before: bool) {
-        let after = self.transaction(xid).is_some_and(OpenTransaction::is_in_doubt);
-        match (before, after) {
-            (false, true) => self.in_doubt += 1,
-            (true, false) => self.in_doubt -= 1,
-            (false, false) | (true, true) => {}
         }
     }
 
