@@ -10,10 +10,13 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use verdict_raft_log::{Position, files::testing::SimDisk};
+
+use crate::history::now;
 
 /// A settled entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +38,8 @@ struct Inner {
     /// What each node has in its log and has not applied yet.
     written: BTreeMap<u64, BTreeMap<u64, Bytes>>,
     settled: BTreeMap<u64, (u64, Bytes)>,
+    /// When the first node had applied it.
+    settled_at: BTreeMap<u64, Duration>,
     wrong: Vec<String>,
 }
 
@@ -74,7 +79,7 @@ impl Journal {
     /// A node has applied everything up to here, or has it by a snapshot.
     pub fn applied(&self, node: u64, up_to: Position) {
         let mut inner = self.lock();
-        let Inner { written, settled, wrong } = &mut *inner;
+        let Inner { written, settled, settled_at, wrong } = &mut *inner;
         let Some(log) = written.get_mut(&node) else { return };
         let has = log.get(&up_to.index).and_then(term);
         let rest = log.split_off(&(up_to.index + 1));
@@ -90,9 +95,18 @@ impl Journal {
                     wrong.push(format!("at {index} node {other} applied {one}, node {node} applied {two}"));
                 }
                 Some(_) => {}
-                None => drop(settled.insert(index, (node, body))),
+                None => {
+                    settled.insert(index, (node, body));
+                    settled_at.insert(index, now());
+                }
             }
         }
+    }
+
+    /// When the first node had applied an entry, by its index.
+    #[must_use]
+    pub fn settled_at(&self) -> BTreeMap<u64, Duration> {
+        self.lock().settled_at.clone()
     }
 
     /// The log that the nodes agree on, and where they do not.

@@ -17,6 +17,8 @@ pub struct Case {
     /// The list is closed.
     pub closed: bool,
     pub outcome: Option<Sentence>,
+    /// It should be decided so many milliseconds after the entry at this index.
+    pub due: Option<(u64, u64)>,
     /// Branches that refused after they had promised.
     pub broken: Vec<u32>,
 }
@@ -75,19 +77,25 @@ impl Oracle {
             self.rules.get_or_insert(*rules);
         }
         let Some(rules) = self.rules else { return };
+        let place = self.place.0;
         match command {
             Command::Found { .. } | Command::Settled { .. } => {}
-            Command::Begin { xid, .. } => {
+            Command::Begin { xid, timeout_ms } => {
                 if self.may_begin(*xid, &rules) {
-                    self.cases.entry(*xid).or_default();
+                    self.case(*xid).due = Some((place, *timeout_ms));
                 }
             }
-            Command::Enlist { xid, branches, .. } => {
+            Command::Enlist { xid, branches, timeout_ms } => {
                 if self.is_open(*xid, &rules) && fits(self.cases.get(xid), branches.iter()) {
                     self.register(*xid, branches.iter());
+                    self.case(*xid).due.get_or_insert((place, *timeout_ms));
                 }
             }
-            Command::Prepare { xid, branches, .. } => self.prepare(*xid, branches, &rules),
+            Command::Prepare { xid, branches, vote_timeout_ms } => {
+                if self.prepare(*xid, branches, &rules) {
+                    self.case(*xid).due = Some((place, *vote_timeout_ms));
+                }
+            }
             Command::Vote { branch, vote, .. } => self.vote(*branch, *vote),
             Command::Abort { xid, .. } => {
                 let unknown = !self.cases.contains_key(xid);
@@ -101,6 +109,10 @@ impl Oracle {
                 }
             }
         }
+    }
+
+    fn case(&mut self, xid: Xid) -> &mut Case {
+        self.cases.entry(xid).or_default()
     }
 
     fn is_expired(&self, xid: Xid) -> bool {
@@ -124,22 +136,24 @@ impl Oracle {
     }
 
     fn register<'a>(&mut self, xid: Xid, branches: impl Iterator<Item = &'a NewBranch>) {
-        let case = self.cases.entry(xid).or_default();
+        let case = self.case(xid);
         for branch in branches {
             case.branches.entry(branch.number).or_insert_with(|| (branch.clone(), None));
         }
     }
 
-    fn prepare(&mut self, xid: Xid, listed: &[ListedBranch], rules: &Rules) {
+    /// Whether it closed the list.
+    fn prepare(&mut self, xid: Xid, listed: &[ListedBranch], rules: &Rules) -> bool {
         if !self.cases.contains_key(&xid) && !self.is_expired(xid) && self.is_skewed(xid, rules) {
-            return self.decide(xid, Outcome::Aborted);
+            self.decide(xid, Outcome::Aborted);
+            return false;
         }
         let branches = || listed.iter().map(|listed| &listed.branch);
         if !self.is_open(xid, rules) || !fits(self.cases.get(&xid), branches()) {
-            return;
+            return false;
         }
         self.register(xid, branches());
-        let case = self.cases.entry(xid).or_default();
+        let case = self.case(xid);
         case.closed = true;
         for ListedBranch { branch, vote } in listed {
             if let Some((vote, _)) = vote {
@@ -147,6 +161,7 @@ impl Oracle {
             }
         }
         self.count(xid);
+        true
     }
 
     /// The first vote counts, except that a refusal before the decision always does.
@@ -170,7 +185,7 @@ impl Oracle {
 
     fn decide(&mut self, xid: Xid, outcome: Outcome) {
         let (index, term) = self.place;
-        self.cases.entry(xid).or_default().outcome.get_or_insert(Sentence { outcome, index, term });
+        self.case(xid).outcome.get_or_insert(Sentence { outcome, index, term });
     }
 }
 

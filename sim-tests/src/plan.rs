@@ -118,6 +118,7 @@ pub struct Skew {
 pub struct Plan {
     pub seed: u64,
     pub flaw: Option<Flaw>,
+    pub nodes: u64,
     /// Each with the mean time between two.
     pub faults: BTreeMap<Fault, Duration>,
     /// How long faults strike and clients work.
@@ -162,6 +163,7 @@ impl Plan {
         let mut plan = Self {
             seed,
             flaw,
+            nodes: NODES,
             faults,
             length: Duration::from_millis(random.random_range(4_000..16_000)),
             clients,

@@ -24,6 +24,10 @@ pub struct Report {
     pub counters: Counters,
     /// How long branches were in doubt, each.
     pub in_doubt: Vec<Duration>,
+    /// How long transactions stayed undecided after their deadline, and branches in doubt, while a majority was
+    /// connected (I7), each.
+    pub late: Vec<Duration>,
+    pub blocked: Vec<Duration>,
     /// The history, if it was asked for or something is wrong.
     pub trace: Vec<String>,
 }
@@ -49,6 +53,8 @@ pub struct Totals {
     pub simulated: Duration,
     pub counters: Counters,
     in_doubt: Vec<Duration>,
+    late: Vec<Duration>,
+    blocked: Vec<Duration>,
 }
 
 impl Totals {
@@ -64,6 +70,8 @@ impl Totals {
             *total = if name.ends_with("at most") { (*total).max(*count) } else { *total + count };
         }
         self.in_doubt.extend(&report.in_doubt);
+        self.late.extend(&report.late);
+        self.blocked.extend(&report.blocked);
     }
 
     /// Dangers that no seed has met.
@@ -92,11 +100,18 @@ impl fmt::Display for Totals {
         for (name, count) in &self.counters {
             writeln!(f, "{count:>10}  {name}")?;
         }
-        let mut in_doubt = self.in_doubt.clone();
-        in_doubt.sort_unstable();
-        if let Some(most) = in_doubt.last() {
-            let at = |share: usize| in_doubt[(in_doubt.len() - 1) * share / 100];
-            writeln!(f, "    in doubt, per branch: p50 {:?}, p99 {:?}, most {most:?}", at(50), at(99))?;
+        for (name, durations) in [
+            ("in doubt, per branch", &self.in_doubt),
+            ("in doubt, per branch, with a majority connected (I7)", &self.blocked),
+            ("undecided past the deadline, per transaction, with a majority connected (I7)", &self.late),
+        ] {
+            let mut sorted = durations.clone();
+            sorted.sort_unstable();
+            if let Some(most) = sorted.last() {
+                let at = |share: usize| sorted[(sorted.len() - 1) * share / 1_000];
+                let (p50, p99, p999) = (at(500), at(990), at(999));
+                writeln!(f, "    {name}: p50 {p50:?}, p99 {p99:?}, p99.9 {p999:?}, most {most:?}")?;
+            }
         }
         Ok(())
     }

@@ -21,7 +21,7 @@ use crate::{
     faults::{Faults, mend_all},
     flaws::Flaw,
     history::{Answer, Effect, Event, History, What, now},
-    invariants::{self, Evidence},
+    invariants::{self, Evidence, i07_not_blocked},
     logs,
     oracle::Oracle,
     plan::{Place, Plan},
@@ -195,10 +195,15 @@ fn judge(plan: Plan, history: &History, ended: &Ended) -> Report {
         healed: ended.healed.clone(),
         log: wrong,
         sections,
+        timeline: shared.timeline.clone(),
+        end: ended.simulated,
+        settled_at: shared.journal.settled_at(),
     };
     let violations = invariants::check(&evidence);
     let (counters, in_doubt) = count(&evidence);
-    Report { seed, simulated: ended.simulated, violations, counters, in_doubt, ..Report::default() }
+    let of = |lasted: Vec<i07_not_blocked::Lasted>| lasted.into_iter().map(|lasted| lasted.of).collect();
+    let (late, blocked) = (of(i07_not_blocked::undecided(&evidence)), of(i07_not_blocked::in_doubt(&evidence)));
+    Report { seed, simulated: ended.simulated, violations, counters, in_doubt, late, blocked, ..Report::default() }
 }
 
 fn count(evidence: &Evidence) -> (Counters, Vec<Duration>) {

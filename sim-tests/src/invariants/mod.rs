@@ -6,6 +6,7 @@ mod i03_every_vote;
 mod i04_calm_commits;
 mod i05_settles;
 mod i06_acknowledged;
+pub mod i07_not_blocked;
 mod i08_effects;
 mod i09_no_late_work;
 mod i12_status_forward;
@@ -24,6 +25,7 @@ use crate::{
     oracle::Oracle,
     plan::Plan,
     report::Violation,
+    world::Timeline,
 };
 
 /// What a run left behind.
@@ -41,17 +43,23 @@ pub struct Evidence {
     pub log: Vec<String>,
     /// Sections of snapshots that differ between nodes.
     pub sections: Vec<String>,
+    /// What was up and connected, and when the run ended.
+    pub timeline: Timeline,
+    pub end: Duration,
+    /// When the first node had applied an entry, by its index.
+    pub settled_at: BTreeMap<u64, Duration>,
 }
 
 type Check = fn(&Evidence) -> Vec<String>;
 
-const ALL: [(&str, Check); 13] = [
+const ALL: [(&str, Check); 14] = [
     ("I1 one outcome", i01_one_outcome::check),
     ("I2 an outcome never changes", i02_never_changes::check),
     ("I3 committed only with every vote", i03_every_vote::check),
     ("I4 without faults it commits", i04_calm_commits::check),
     ("I5 everything settles", i05_settles::check),
     ("I6 what was acknowledged stays", i06_acknowledged::check),
+    ("I7 nobody is blocked while a majority is connected", i07_not_blocked::check),
     ("I8 at most one effect", i08_effects::check),
     ("I9 no late work", i09_no_late_work::check),
     ("I12 a status never goes back", i12_status_forward::check),

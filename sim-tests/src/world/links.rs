@@ -78,8 +78,9 @@ impl Sky {
         self.lock().cut.insert((from, to));
     }
 
-    pub fn mend(&self, from: Place, to: Place) {
-        self.lock().cut.remove(&(from, to));
+    /// Whether it was cut.
+    pub fn mend(&self, from: Place, to: Place) -> bool {
+        self.lock().cut.remove(&(from, to))
     }
 
     fn is_cut(&self, from: Place, to: Place) -> bool {

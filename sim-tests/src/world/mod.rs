@@ -11,6 +11,7 @@ mod disk;
 mod links;
 mod parts;
 mod teller;
+mod timeline;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,6 +30,10 @@ use verdict_protocol::ResourceName;
 use verdict_raft_log::{Status, files::testing::SimDisk};
 
 use self::{clock::SkewedClock, links::Sky};
+pub use self::{
+    parts::{ELECTION_MOST, GRACE},
+    timeline::{Span, Timeline, majorities},
+};
 use crate::{
     bank::Bank,
     chance::stream,
@@ -46,6 +51,7 @@ pub struct Shared {
     pub sky: Arc<Sky>,
     pub disks: BTreeMap<u64, SimDisk>,
     pub journal: Journal,
+    pub timeline: Timeline,
     pub memories: Vec<Memory<Bank>>,
     pub work: Work,
     /// What each node said of itself last, since it was started.
@@ -161,6 +167,7 @@ impl World {
             sky,
             disks: (1..=NODES).map(|node| (node, SimDisk::new())).collect(),
             journal: Journal::default(),
+            timeline: Timeline::default(),
             memories,
             work: Work::new(plan.clients),
             statuses: Mutex::default(),
@@ -222,7 +229,10 @@ impl World {
         let led = self.shared.leader().map(Place::Node) == Some(place);
         history.record(place, What::Killed { power, led, prepared: self.shared.in_doubt() });
         Handle::current().kill(self.machines[&place].id());
-        lock(&self.paused).remove(&place);
+        self.shared.timeline.serves(place, false);
+        if lock(&self.paused).remove(&place) {
+            self.shared.timeline.stands_still(place, false);
+        }
         match place {
             Place::Node(node) => {
                 lock(statuses).remove(&node);
@@ -256,6 +266,7 @@ impl World {
     pub fn pause(&self, place: Place) {
         if !self.is_down(place) && lock(&self.paused).insert(place) {
             Handle::current().pause(self.machines[&place].id());
+            self.shared.timeline.stands_still(place, true);
         }
     }
 
@@ -263,18 +274,22 @@ impl World {
     pub fn resume(&self, place: Place) {
         if lock(&self.paused).remove(&place) {
             Handle::current().resume(self.machines[&place].id());
+            self.shared.timeline.stands_still(place, false);
         }
     }
 
     /// Cuts the way from one place to another.
     pub fn cut(&self, from: Place, to: Place) {
         self.shared.sky.cut(from, to);
+        self.shared.timeline.cut(from, to, true);
         NetSim::current().clog_link(self.machines[&from].id(), self.machines[&to].id());
     }
 
     /// Mends it.
     pub fn mend(&self, from: Place, to: Place) {
         NetSim::current().unclog_link(self.machines[&from].id(), self.machines[&to].id());
-        self.shared.sky.mend(from, to);
+        if self.shared.sky.mend(from, to) {
+            self.shared.timeline.cut(from, to, false);
+        }
     }
 }

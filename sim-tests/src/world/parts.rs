@@ -30,7 +30,10 @@ const BANK_PORT: u16 = 7200;
 /// The longest that branches may take to vote, in milliseconds.
 const MAX_VOTE_MS: u64 = 4_000;
 /// How long an unknown branch is held before its transaction is presumed aborted.
-const GRACE: Duration = Duration::from_millis(6_000);
+pub const GRACE: Duration = Duration::from_millis(MAX_VOTE_MS + 500);
+/// The longest of [`verdict_raft_log::Options::election_max`]'s timeouts: that much, and as much again by chance.
+pub const ELECTION_MOST: Duration = Duration::from_millis(2 * ELECTION_MAX_MS);
+const ELECTION_MAX_MS: u64 = 300;
 
 fn options(shared: &Shared, node: u64) -> Options {
     let nodes: BTreeMap<NodeId, String> =
@@ -43,6 +46,7 @@ fn options(shared: &Shared, node: u64) -> Options {
     options.timeout = Duration::from_secs(5);
     options.grace = GRACE;
     options.rules = shared.plan.rules;
+    options.log.election_max = Duration::from_millis(ELECTION_MAX_MS);
     options.log.snapshot_every = shared.plan.snapshot_every;
     options.log.keep_entries = shared.plan.keep_entries;
     options.log.segment_bytes = shared.plan.segment_bytes;
@@ -72,6 +76,7 @@ pub(super) async fn node(shared: Arc<Shared>, node: u64) {
         Err(error) => return history.record(place, What::NotStarted(chain(&error))),
     };
     history.record(place, What::Started);
+    shared.timeline.serves(place, true);
     lock(&shared.sick).take_if(|sick| *sick == node);
     let services = started.services().clone();
     drop(tokio::spawn(serve(services, SocketAddr::new(address_of(place), NODE_PORT))));
@@ -98,6 +103,7 @@ async fn watch(shared: &Shared, node: u64, started: &Node) {
         if let Some(why) = status.stopped {
             shared.history.record(place, What::Stopped(why));
             lock(&shared.statuses).remove(&node);
+            shared.timeline.serves(place, false);
             return;
         }
         let leads = status.leads().then_some(status.term);
@@ -133,6 +139,7 @@ pub(super) async fn bank(shared: Arc<Shared>, bank: usize) {
     let managers = [(bank_name(bank), Arc::new(teller) as Arc<dyn ResourceManager>)];
     let participants = Participants::start(managers, shared.verdict(place), options);
     shared.history.record(place, What::Started);
+    shared.timeline.serves(place, true);
     let served = Server::builder()
         .add_service(ParticipantServer::new(participants.handlers()))
         .serve(SocketAddr::new(address_of(place), BANK_PORT))

@@ -1,0 +1,107 @@
+//! I7: while a majority has been connected for T, no transaction whose vote deadline has passed stays undecided, and no
+//! reachable participant stays in doubt, longer than X. T is 3 and X 10 times the largest election timeout.
+//!
+//! Counted is the time within one unbroken connection of one majority, from the later of its beginning and the vote
+//! deadline; of a branch that was decided before its deadline, from the decision. A participant must be reachable from
+//! every node of that majority all the while. As X is more than T, whatever lasts longer than X has been connected
+//! for T. A branch of whose transaction the log knows nothing has the grace of a presumption as its deadline.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use verdict_protocol::{BranchId, Xid};
+
+use super::Evidence;
+use crate::{
+    history::{Effect, What},
+    plan::Place,
+    world::{ELECTION_MOST, GRACE, Span, majorities},
+};
+
+/// X.
+pub const BOUND: Duration = Duration::from_millis(10 * ELECTION_MOST.as_millis() as u64);
+
+/// How long something lasted that should be over, and what it was.
+#[derive(Clone, Debug)]
+pub struct Lasted {
+    pub what: String,
+    pub of: Duration,
+}
+
+pub(super) fn check(evidence: &Evidence) -> Vec<String> {
+    let (undecided, in_doubt) = (undecided(evidence), in_doubt(evidence));
+    let mut long: Vec<Lasted> = undecided.into_iter().chain(in_doubt).filter(|lasted| lasted.of > BOUND).collect();
+    long.sort_by_key(|lasted| std::cmp::Reverse(lasted.of));
+    long.into_iter().map(|lasted| format!("{} for {:?} with a majority connected", lasted.what, lasted.of)).collect()
+}
+
+/// The longest part of `from..to` that lies within one of the spans.
+fn longest(spans: &[Span], from: Duration, to: Duration) -> Duration {
+    let within = |(begin, end): &Span| to.min(*end).saturating_sub(from.max(*begin));
+    spans.iter().map(within).max().unwrap_or_default()
+}
+
+/// When a transaction should have been decided, by the log and by true time.
+fn deadlines(evidence: &Evidence) -> BTreeMap<Xid, Duration> {
+    let cases = evidence.oracle.cases.iter();
+    let due = cases.filter_map(|(xid, case)| {
+        let (index, after_ms) = case.due?;
+        Some((*xid, *evidence.settled_at.get(&index)? + Duration::from_millis(after_ms)))
+    });
+    due.collect()
+}
+
+fn decided(evidence: &Evidence, xid: Xid) -> Option<Duration> {
+    let sentence = evidence.oracle.cases.get(&xid)?.outcome?;
+    evidence.settled_at.get(&sentence.index).copied()
+}
+
+/// How long transactions stayed undecided that should not have been.
+#[must_use]
+pub fn undecided(evidence: &Evidence) -> Vec<Lasted> {
+    let majorities = majorities(evidence.plan.nodes).into_iter();
+    let spans: Vec<Span> = majorities.flat_map(|places| evidence.timeline.connected(&places, evidence.end)).collect();
+    let of = |(xid, due): (Xid, Duration)| {
+        let of = longest(&spans, due, decided(evidence, xid).unwrap_or(evidence.end));
+        Lasted { what: format!("{xid}, due at {due:?}, stayed undecided"), of }
+    };
+    deadlines(evidence).into_iter().map(of).collect()
+}
+
+/// How long branches stayed in doubt that should not have been.
+#[must_use]
+pub fn in_doubt(evidence: &Evidence) -> Vec<Lasted> {
+    let majorities = majorities(evidence.plan.nodes);
+    let mut reached: BTreeMap<Place, Vec<Span>> = BTreeMap::new();
+    let due = deadlines(evidence);
+    let mut promised: BTreeMap<BranchId, Duration> = BTreeMap::new();
+    let mut all = Vec::new();
+    let mut ended = |place: Place, branch: BranchId, promised: Duration, settled: Duration| {
+        let spans = reached.entry(place).or_insert_with(|| {
+            let with = |nodes: &Vec<Place>| [nodes.as_slice(), &[place]].concat();
+            majorities.iter().flat_map(|nodes| evidence.timeline.connected(&with(nodes), evidence.end)).collect()
+        });
+        let deadline = due.get(&branch.xid).copied().unwrap_or(promised + GRACE);
+        let from = decided(evidence, branch.xid).map_or(deadline, |decided| decided.min(deadline)).max(promised);
+        let what = format!("{branch} at {place}, promised at {promised:?}, due at {from:?}, stayed in doubt");
+        all.push(Lasted { what, of: longest(spans, from, settled) });
+    };
+    let mut places = BTreeMap::new();
+    for event in &evidence.events {
+        match &event.what {
+            What::Effect { branch, effect: Effect::Reserved } => {
+                promised.insert(*branch, event.at);
+                places.insert(*branch, event.who);
+            }
+            What::Effect { branch, effect: Effect::Confirmed | Effect::Cancelled } => {
+                if let Some(since) = promised.remove(branch) {
+                    ended(event.who, *branch, since, event.at);
+                }
+            }
+            _ => {}
+        }
+    }
+    for (branch, since) in promised {
+        ended(places[&branch], branch, since, evidence.end);
+    }
+    all
+}
