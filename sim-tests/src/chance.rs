@@ -1,5 +1,7 @@
 //! One seed, many independent streams of chance: what one part draws does not shift what another draws.
 
+use std::fmt;
+
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 
 /// The stream of this name.
@@ -35,6 +37,14 @@ impl Fnv {
     #[must_use]
     pub const fn value(self) -> u64 {
         self.0
+    }
+}
+
+/// Text is hashed as it is written, and never kept.
+impl fmt::Write for Fnv {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.feed(text.as_bytes());
+        Ok(())
     }
 }
 

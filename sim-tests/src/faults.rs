@@ -73,7 +73,9 @@ async fn strikes(world: Arc<World>, fault: Fault, gap: Duration, mut random: Std
     loop {
         let pause = gap.mul_f64(random.random_range(0.1..2.0));
         sleep(pause).await;
+        world.shared.history.record(Place::Admin, What::Strikes(fault));
         strike(&world, fault, &mut random).await;
+        world.shared.history.record(Place::Admin, What::Passes(fault));
     }
 }
 

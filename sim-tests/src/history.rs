@@ -3,7 +3,7 @@
 //! A call without an answer is *unknown*, never failed: the history has its question and no answer.
 
 use std::{
-    fmt,
+    fmt::{self, Write as _},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -11,7 +11,10 @@ use std::{
 use madsim::time::TimeHandle;
 use verdict_protocol::{BranchId, Outcome, Settlement, State, Vote, Xid};
 
-use crate::{chance::Fnv, plan::Place};
+use crate::{
+    chance::Fnv,
+    plan::{Fault, Place},
+};
 
 /// What a client asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +112,11 @@ pub enum What {
         led: bool,
         prepared: usize,
     },
+    /// By a fault's task: it begins to strike, and its consequences are mended.
+    Strikes(Fault),
+    Passes(Fault),
+    /// Nothing strikes any more, and nothing new is begun.
+    FaultsEnd,
     Fault(String),
     Note(String),
 }
@@ -145,17 +153,17 @@ impl History {
     pub fn record(&self, who: Place, what: What) {
         let event = Event { at: now(), who, what };
         let mut inner = self.inner();
-        inner.feed(&event);
+        inner.feed(format_args!("{event}"));
         inner.events.push(event);
     }
 
     /// Something frequent that only the hash and a reader of the whole trace care for.
-    pub fn note(&self, who: Place, text: String) {
-        let event = Event { at: now(), who, what: What::Note(text) };
+    pub fn note(&self, who: Place, text: fmt::Arguments<'_>) {
+        let at = now();
         let mut inner = self.inner();
-        inner.feed(&event);
+        inner.feed(format_args!("{}{text}", Head { at, who }));
         if inner.wordy {
-            inner.events.push(event);
+            inner.events.push(Event { at, who, what: What::Note(text.to_string()) });
         }
     }
 
@@ -184,9 +192,8 @@ impl History {
 }
 
 impl Inner {
-    fn feed(&mut self, event: &Event) {
-        self.hash.feed(event.to_string().as_bytes());
-        self.hash.feed(b"\n");
+    fn feed(&mut self, line: fmt::Arguments<'_>) {
+        writeln!(self.hash, "{line}").expect("a hash takes any text");
         self.lines += 1;
     }
 }
@@ -199,43 +206,65 @@ pub fn now() -> Duration {
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Node(node) => write!(f, "node-{node}"),
-            Self::Bank(bank) => write!(f, "bank-{bank}"),
-            Self::Client(client) => write!(f, "client-{client}"),
-            Self::Admin => f.write_str("admin"),
-        }
+        let name = match self {
+            Self::Node(node) => format!("node-{node}"),
+            Self::Bank(bank) => format!("bank-{bank}"),
+            Self::Client(client) => format!("client-{client}"),
+            Self::Admin => "admin".to_owned(),
+        };
+        f.pad(&name)
+    }
+}
+
+/// How each line begins.
+struct Head {
+    at: Duration,
+    who: Place,
+}
+
+impl fmt::Display for Head {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { at, who } = self;
+        write!(f, "{:>5}.{:09} {who:<8} ", at.as_secs(), at.subsec_nanos())
     }
 }
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { at, who, what } = self;
-        write!(f, "{:>5}.{:09} {who:<8} ", at.as_secs(), at.subsec_nanos())?;
-        match what {
-            What::Ordered { xid, branches } => write!(f, "orders {xid} {branches:?}"),
-            What::Asked { call, xid, ask } => write!(f, "asks #{call} {ask:?} {xid}"),
-            What::Answered { call, xid, ask, answer } => write!(f, "hears #{call} {ask:?} {xid}: {answer:?}"),
-            What::PrepareCame { branch, term } => write!(f, "is asked to prepare {branch} by term {term}"),
-            What::Voted { branch, vote } => write!(f, "votes {vote:?} for {branch}"),
-            What::OutcomeCame { branch, outcome, term } => write!(f, "is told {outcome} of {branch} by term {term}"),
-            What::Settled { branch, outcome, settlement } => write!(f, "settled {branch} {outcome}: {settlement:?}"),
-            What::NotAnswered { branch, error } => write!(f, "has no answer for {branch}: {error}"),
-            What::Effect { branch, effect } => write!(f, "{effect:?} {branch}"),
-            What::Started => f.write_str("started"),
-            What::NotStarted(why) => write!(f, "did not start: {why}"),
-            What::Leads { term } => write!(f, "leads in term {term}"),
-            What::Stopped(why) => write!(f, "acknowledges nothing more: {why}"),
-            What::TornTail { file, bytes } => write!(f, "cut a torn tail of {bytes} bytes in {file}"),
-            What::SnapshotCame => f.write_str("was sent a snapshot"),
-            What::Fetched => f.write_str("fetched from a peer what its disk had lost"),
-            What::Killed { power, led, prepared } => {
+        write!(f, "{}{what}", Head { at: *at, who: *who })
+    }
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ordered { xid, branches } => write!(f, "orders {xid} {branches:?}"),
+            Self::Asked { call, xid, ask } => write!(f, "asks #{call} {ask:?} {xid}"),
+            Self::Answered { call, xid, ask, answer } => write!(f, "hears #{call} {ask:?} {xid}: {answer:?}"),
+            Self::PrepareCame { branch, term } => write!(f, "is asked to prepare {branch} by term {term}"),
+            Self::Voted { branch, vote } => write!(f, "votes {vote:?} for {branch}"),
+            Self::OutcomeCame { branch, outcome, term } => write!(f, "is told {outcome} of {branch} by term {term}"),
+            Self::Settled { branch, outcome, settlement } => write!(f, "settled {branch} {outcome}: {settlement:?}"),
+            Self::NotAnswered { branch, error } => write!(f, "has no answer for {branch}: {error}"),
+            Self::Effect { branch, effect } => write!(f, "{effect:?} {branch}"),
+            Self::Started => f.write_str("started"),
+            Self::NotStarted(why) => write!(f, "did not start: {why}"),
+            Self::Leads { term } => write!(f, "leads in term {term}"),
+            Self::Stopped(why) => write!(f, "acknowledges nothing more: {why}"),
+            Self::TornTail { file, bytes } => write!(f, "cut a torn tail of {bytes} bytes in {file}"),
+            Self::SnapshotCame => f.write_str("was sent a snapshot"),
+            Self::Fetched => f.write_str("fetched from a peer what its disk had lost"),
+            Self::Killed { power, led, prepared } => {
                 let how = if *power { "loses its power" } else { "is killed" };
                 let led = if *led { ", leading" } else { "" };
                 write!(f, "{how}{led}, {prepared} branches in doubt")
             }
-            What::Fault(fault) => write!(f, "FAULT {fault}"),
-            What::Note(text) => f.write_str(text),
+            Self::Strikes(fault) => write!(f, "FAULT {fault} strikes"),
+            Self::Passes(fault) => write!(f, "FAULT {fault} has passed"),
+            Self::FaultsEnd => f.write_str("FAULT no more, and nothing new is begun"),
+            Self::Fault(fault) => write!(f, "FAULT {fault}"),
+            Self::Note(text) => f.write_str(text),
         }
     }
 }

@@ -17,15 +17,20 @@
 
 pub mod bank;
 pub mod chance;
+pub mod chart;
 pub mod faults;
 pub mod flaws;
 pub mod history;
 pub mod invariants;
 pub mod logs;
 pub mod oracle;
+pub mod overrides;
+pub mod page;
 pub mod plan;
 pub mod report;
 pub mod run;
+pub mod shrink;
+pub mod spread;
 pub mod swarm;
 pub mod workload;
 pub mod world;

@@ -1,6 +1,6 @@
 //! What a seed stands for: the size of the world, which faults it knows, and how often each strikes.
 
-use std::{collections::BTreeMap, ops::Range, time::Duration};
+use std::{collections::BTreeMap, fmt, ops::Range, time::Duration};
 
 use rand::{RngExt as _, rngs::StdRng};
 use verdict_protocol::Rules;
@@ -53,7 +53,8 @@ pub enum Fault {
 }
 
 impl Fault {
-    const ALL: [Self; 15] = [
+    /// All of them.
+    pub const ALL: [Self; 15] = [
         Self::KillNode,
         Self::PowerLoss,
         Self::PowerLossEverywhere,
@@ -82,6 +83,20 @@ impl Fault {
                 (4_000, 15_000)
             }
         }
+    }
+}
+
+/// Its name on the command line: the variant's, in lower case with hyphens.
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut name = String::new();
+        for letter in format!("{self:?}").chars() {
+            if letter.is_ascii_uppercase() && !name.is_empty() {
+                name.push('-');
+            }
+            name.push(letter.to_ascii_lowercase());
+        }
+        f.pad(&name)
     }
 }
 
@@ -124,6 +139,8 @@ pub struct Plan {
     /// How long faults strike and clients work.
     pub length: Duration,
     pub clients: usize,
+    /// Transactions that all clients begin, at most.
+    pub transactions: u64,
     /// Transactions that a client works on at a time.
     pub lanes: usize,
     /// The longest pause of a lane between two transactions.
@@ -167,6 +184,7 @@ impl Plan {
             faults,
             length: Duration::from_millis(random.random_range(4_000..16_000)),
             clients,
+            transactions: u64::MAX,
             lanes: random.random_range(1..=3),
             think: Duration::from_millis(*pick(random, &[0, 20, 100, 400])),
             latency: Duration::from_micros(100)..Duration::from_micros(*pick(random, &[300, 1_500, 4_000])),

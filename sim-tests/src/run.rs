@@ -18,14 +18,15 @@ use verdict_protocol::{Outcome, Xid};
 
 use crate::{
     bank::Books,
+    chart::Chart,
     faults::{Faults, mend_all},
-    flaws::Flaw,
     history::{Answer, Effect, Event, History, What, now},
     invariants::{self, Evidence, i07_not_blocked},
     logs,
     oracle::Oracle,
     plan::{Place, Plan},
     report::{Counters, Report, Violation},
+    spread::Spread,
     workload::look_up,
     world::{Shared, World},
 };
@@ -46,11 +47,11 @@ struct Ended {
     simulated: Duration,
 }
 
-/// Runs a seed on this thread, which must be a fresh one: hash maps draw their order from it. A `wordy` one keeps the
+/// Runs a plan on this thread, which must be a fresh one: hash maps draw their order from it. A `wordy` one keeps the
 /// whole trace.
 #[must_use]
-pub fn run(seed: u64, flaw: Option<Flaw>, wordy: bool) -> Report {
-    let plan = Plan::draw(seed, flaw);
+pub fn run(plan: Plan, wordy: bool) -> Report {
+    let seed = plan.seed;
     let history = History::new(wordy);
     let mut config = madsim::Config::default();
     config.net.send_latency = plan.latency.clone();
@@ -70,8 +71,10 @@ pub fn run(seed: u64, flaw: Option<Flaw>, wordy: bool) -> Report {
         }
     };
     (report.hash, report.lines) = history.hash();
+    let events = history.events();
+    report.chart = Chart::of(&events);
     if wordy || !report.passed() {
-        report.trace = history.events().iter().map(Event::to_string).collect();
+        report.trace = events.iter().map(Event::to_string).collect();
     }
     report
 }
@@ -82,7 +85,7 @@ async fn scenario(plan: Plan, history: History) -> Ended {
     let faults = Faults::start(&world);
     sleep(length).await;
     faults.stop();
-    history.record(Place::Admin, What::Fault("no more faults, nothing new".to_owned()));
+    history.record(Place::Admin, What::FaultsEnd);
     world.shared.work.close();
     let mut healed = settle(&world).await;
     if healed.is_ok() {
@@ -175,6 +178,10 @@ async fn finals(world: &Arc<World>) -> BTreeMap<Xid, Answer> {
     asking.await.unwrap_or_default()
 }
 
+const IN_DOUBT: &str = "in doubt, per branch";
+const BLOCKED: &str = "in doubt, per branch, with a majority connected (I7)";
+const LATE: &str = "undecided past the deadline, per transaction, with a majority connected (I7)";
+
 fn judge(plan: Plan, history: &History, ended: &Ended) -> Report {
     let seed = plan.seed;
     let events = history.events();
@@ -202,11 +209,15 @@ fn judge(plan: Plan, history: &History, ended: &Ended) -> Report {
     let violations = invariants::check(&evidence);
     let (counters, in_doubt) = count(&evidence);
     let of = |lasted: Vec<i07_not_blocked::Lasted>| lasted.into_iter().map(|lasted| lasted.of).collect();
-    let (late, blocked) = (of(i07_not_blocked::undecided(&evidence)), of(i07_not_blocked::in_doubt(&evidence)));
-    Report { seed, simulated: ended.simulated, violations, counters, in_doubt, late, blocked, ..Report::default() }
+    let spreads = [
+        (IN_DOUBT, in_doubt),
+        (BLOCKED, of(i07_not_blocked::in_doubt(&evidence))),
+        (LATE, of(i07_not_blocked::undecided(&evidence))),
+    ];
+    Report { seed, simulated: ended.simulated, violations, counters, spreads: spreads.into(), ..Report::default() }
 }
 
-fn count(evidence: &Evidence) -> (Counters, Vec<Duration>) {
+fn count(evidence: &Evidence) -> (Counters, Spread) {
     let mut counters = Counters::new();
     let mut add = |name: &'static str, count: u64| *counters.entry(name).or_default() += count;
     let outcomes = evidence.oracle.cases.values().filter_map(|case| case.outcome);
@@ -217,7 +228,7 @@ fn count(evidence: &Evidence) -> (Counters, Vec<Duration>) {
     let healed = evidence.healed.as_ref().map_or(0, |took| u64::try_from(took.as_millis()).unwrap_or(0));
     add("milliseconds until all was settled, at most", healed);
     let (mut prepares, mut outcomes) = (BTreeMap::new(), BTreeMap::new());
-    let (mut since, mut in_doubt) = (BTreeMap::new(), Vec::new());
+    let (mut since, mut in_doubt) = (BTreeMap::new(), Spread::default());
     for Event { at, what, .. } in &evidence.events {
         match what {
             What::Killed { power, led, prepared } => {
@@ -249,7 +260,9 @@ fn count(evidence: &Evidence) -> (Counters, Vec<Duration>) {
                 since.insert(*branch, *at);
             }
             What::Effect { branch, effect: Effect::Confirmed | Effect::Cancelled } => {
-                in_doubt.extend(since.remove(branch).map(|since| at.saturating_sub(since)));
+                if let Some(since) = since.remove(branch) {
+                    in_doubt.record(at.saturating_sub(since));
+                }
             }
             What::Asked { .. } => add("calls of clients", 1),
             What::Answered { answer: Answer::Unknown, .. } => add("calls without an answer", 1),
@@ -260,6 +273,9 @@ fn count(evidence: &Evidence) -> (Counters, Vec<Duration>) {
             | What::Settled { .. }
             | What::NotAnswered { .. }
             | What::Started
+            | What::Strikes(_)
+            | What::Passes(_)
+            | What::FaultsEnd
             | What::Fault(_)
             | What::Note(_) => {}
         }

@@ -8,6 +8,8 @@ use std::{
 
 use crate::{
     flaws::Flaw,
+    overrides::Overrides,
+    plan::Plan,
     report::{Report, Totals, Violation},
     run,
 };
@@ -28,19 +30,26 @@ pub struct Batch {
 /// Runs a seed on a fresh thread.
 #[must_use]
 pub fn one(seed: u64, flaw: Option<Flaw>, wordy: bool) -> Report {
+    planned(Plan::draw(seed, flaw), wordy, HANGS)
+}
+
+/// Runs a plan on a fresh thread, and waits for its end so long, in wall time.
+#[must_use]
+pub fn planned(plan: Plan, wordy: bool, patience: Duration) -> Report {
+    let seed = plan.seed;
     let failed = |what: &str| {
         let violations = vec![Violation { invariant: "run", what: what.to_owned() }];
         Report { seed, violations, ..Report::default() }
     };
     let (send, receive) = mpsc::channel();
-    let work = move || drop(send.send(run::run(seed, flaw, wordy)));
+    let work = move || drop(send.send(run::run(plan, wordy)));
     // Nobody waits for a thread that hangs.
     let Ok(_thread) = thread::Builder::new().name(format!("seed-{seed}")).spawn(work) else {
         return failed("no thread can be started");
     };
-    match receive.recv_timeout(HANGS) {
+    match receive.recv_timeout(patience) {
         Ok(report) => report,
-        Err(mpsc::RecvTimeoutError::Timeout) => failed(&format!("no end after {HANGS:?} of wall time")),
+        Err(mpsc::RecvTimeoutError::Timeout) => failed(&format!("no end after {patience:?} of wall time")),
         Err(mpsc::RecvTimeoutError::Disconnected) => failed("the checks panicked"),
     }
 }
@@ -89,10 +98,10 @@ pub enum Flow {
 
 /// The one line that shows a seed again.
 #[must_use]
-pub fn reproduce(seed: u64, flaw: Option<Flaw>) -> String {
+pub fn reproduce(seed: u64, flaw: Option<Flaw>, overrides: &Overrides) -> String {
     let flaw = flaw.map_or_else(String::new, |flaw| format!(" --flaw {flaw}"));
     format!(
         "RUSTFLAGS=\"--cfg madsim\" cargo run -p verdict-sim-tests --bin sim --profile sim --target-dir target/sim -- \
-         replay {seed}{flaw} --trace"
+         replay {seed}{flaw}{overrides} --trace"
     )
 }

@@ -33,14 +33,17 @@ struct Table {
     open: BTreeSet<Xid>,
     /// Lanes at work, for each client.
     busy: Vec<usize>,
+    /// How many more may be begun.
+    left: u64,
     /// Nothing new is begun.
     closing: bool,
 }
 
 impl Work {
     #[must_use]
-    pub fn new(clients: usize) -> Self {
-        let table = Table { ordered: BTreeMap::new(), open: BTreeSet::new(), busy: vec![0; clients], closing: false };
+    pub fn new(clients: usize, transactions: u64) -> Self {
+        let (ordered, open, busy) = (BTreeMap::new(), BTreeSet::new(), vec![0; clients]);
+        let table = Table { ordered, open, busy, left: transactions, closing: false };
         Self(Mutex::new(table))
     }
 
@@ -83,9 +86,10 @@ impl Work {
 
     fn begin_or_end(&self, client: usize, begin: bool) -> bool {
         let mut table = self.table();
-        if begin && table.closing {
+        if begin && (table.closing || table.left == 0) {
             return false;
         }
+        table.left -= u64::from(begin);
         table.busy[client] = if begin { table.busy[client] + 1 } else { table.busy[client].saturating_sub(1) };
         true
     }

@@ -1,6 +1,6 @@
 //! A node's disk, watched; with a flaw, one that lies about syncs.
 
-use std::io;
+use std::{fmt, io};
 
 use verdict_raft_log::files::{Disk, DiskFile, testing::Mount};
 
@@ -37,8 +37,8 @@ impl WatchedDisk {
 }
 
 impl WatchedFile {
-    fn note(&self, text: impl FnOnce(&str) -> String) {
-        self.disk.history.note(Place::Node(self.disk.node), text(&self.name));
+    fn note(&self, text: fmt::Arguments<'_>) {
+        self.disk.history.note(Place::Node(self.disk.node), text);
     }
 }
 
@@ -71,7 +71,7 @@ impl Disk for WatchedDisk {
 impl DiskFile for WatchedFile {
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.file.write_at(offset, bytes)?;
-        self.note(|name| format!("writes {} bytes at {offset} of {name}", bytes.len()));
+        self.note(format_args!("writes {} bytes at {offset} of {}", bytes.len(), self.name));
         if logs::is_segment(&self.name) {
             self.disk.journal.wrote(self.disk.node, bytes);
         }
@@ -93,7 +93,10 @@ impl DiskFile for WatchedFile {
             Some(Flaw::VoteInvented | Flaw::CommitTwice | Flaw::NoTombstone) | None => false,
         };
         let synced = if lies { Ok(()) } else { self.file.sync() };
-        self.note(|name| format!("syncs {name}: {synced:?}"));
+        match &synced {
+            Ok(()) => self.note(format_args!("syncs {}", self.name)),
+            Err(error) => self.note(format_args!("fails to sync {}: {error}", self.name)),
+        }
         synced
     }
 

@@ -142,7 +142,7 @@ impl PeerLink for FaultyPeers {
             let SimLinks { node, sky, .. } = &self.links;
             let (from, there) = (Place::Node(*node), Place::Node(to.0));
             let fate = sky.fate(from, there);
-            sky.history.note(from, format!("sends {there} {kind:?} of {} bytes: {fate:?}", body.len()));
+            sky.history.note(from, format_args!("sends {there} {kind:?} of {} bytes{fate}", body.len()));
             let carried = async {
                 if !fate.late.is_zero() {
                     sleep(fate.late).await;
@@ -170,16 +170,30 @@ impl PeerLink for FaultyPeers {
                 MessageKind::Fetch if answer.is_ok() => sky.history.record(from, What::Fetched),
                 _ => {}
             }
-            sky.history.note(from, format!("has of {there} {kind:?}: {}", described(&answer)));
+            match &answer {
+                Ok(body) => sky.history.note(from, format_args!("has of {there} {kind:?}: {} bytes", body.len())),
+                Err(error) => sky.history.note(from, format_args!("has of {there} {kind:?}: {error}")),
+            }
             answer
         })
     }
 }
 
-fn described(answer: &Result<Bytes, LinkError>) -> String {
-    match answer {
-        Ok(body) => format!("{} bytes", body.len()),
-        Err(error) => error.to_string(),
+impl fmt::Display for Fate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { late, lost, answer_lost, again_after } = self;
+        if !late.is_zero() {
+            write!(f, ", {late:?} late")?;
+        }
+        if *lost {
+            f.write_str(", LOST")?;
+        } else if *answer_lost {
+            f.write_str(", its answer LOST")?;
+        }
+        match again_after {
+            Some(after) => write!(f, ", again after {after:?}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -191,20 +205,28 @@ struct FaultyBank {
 }
 
 impl FaultyBank {
+    /// Draws what becomes of a message.
+    fn fate(&self, message: fmt::Arguments<'_>) -> Fate {
+        let SimLinks { node, sky, .. } = &self.links;
+        let (from, to) = (Place::Node(*node), self.to);
+        let fate = sky.fate(from, to);
+        sky.history.note(from, format_args!("asks {to} to {message}{fate}"));
+        fate
+    }
+
     async fn carry<Q, A, F>(
         &self,
+        fate: Fate,
         question: Q,
         send: impl Fn(Arc<dyn ResourceManager>, Q) -> F + Send + 'static,
     ) -> Result<A, NotAnswered>
     where
-        Q: Clone + fmt::Debug + Send + 'static,
-        A: fmt::Debug + Send + 'static,
+        Q: Clone + Send + 'static,
+        A: Send + 'static,
         F: Future<Output = Result<A, NotAnswered>> + Send + 'static,
     {
         let SimLinks { node, sky, .. } = &self.links;
         let (from, to) = (Place::Node(*node), self.to);
-        let fate = sky.fate(from, to);
-        sky.history.note(from, format!("sends {to} {question:?}: {fate:?}"));
         let lost = || NotAnswered::unavailable("the message or its answer was lost");
         if !fate.late.is_zero() {
             sleep(fate.late).await;
@@ -235,15 +257,21 @@ impl ResourceManager for FaultyBank {
         if self.links.flaw == Some(Flaw::VoteInvented) && request.branch.number == 2 {
             return Ok(Voted::PREPARED);
         }
-        self.carry(request, |to, request| async move { to.prepare(request).await }).await
+        let fate = self.fate(format_args!("prepare {} in term {}", request.branch, request.stamp.term));
+        let send = |to: Arc<dyn ResourceManager>, request| async move { to.prepare(request).await };
+        self.carry(fate, request, send).await
     }
 
     async fn commit(&self, request: Settle) -> Result<Settled, NotAnswered> {
-        self.carry(request, |to, request| async move { to.commit(request).await }).await
+        let fate = self.fate(format_args!("commit {} in term {}", request.branch, request.stamp.term));
+        let send = |to: Arc<dyn ResourceManager>, request| async move { to.commit(request).await };
+        self.carry(fate, request, send).await
     }
 
     async fn rollback(&self, request: Settle) -> Result<Settled, NotAnswered> {
-        self.carry(request, |to, request| async move { to.rollback(request).await }).await
+        let fate = self.fate(format_args!("roll back {} in term {}", request.branch, request.stamp.term));
+        let send = |to: Arc<dyn ResourceManager>, request| async move { to.rollback(request).await };
+        self.carry(fate, request, send).await
     }
 
     async fn recover(&self, limit: usize) -> Result<Vec<BranchId>, NotAnswered> {

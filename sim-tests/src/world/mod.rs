@@ -169,7 +169,7 @@ impl World {
             journal: Journal::default(),
             timeline: Timeline::default(),
             memories,
-            work: Work::new(plan.clients),
+            work: Work::new(plan.clients, plan.transactions),
             statuses: Mutex::default(),
             random: Mutex::new(stream(plan.seed, "shared")),
             jump: Arc::default(),
