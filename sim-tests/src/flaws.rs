@@ -11,17 +11,34 @@ pub enum Flaw {
     BallotNotSynced,
     /// M2: the disk says that the log is synced, and does nothing.
     LogNotSynced,
+    /// M3: the disk reports a sync when it is asked for, and does it when the next one is.
+    FlushEarly,
     /// M7: a link says PREPARED for a participant that was never asked.
     VoteInvented,
+    /// M9: a participant that does not answer in time is taken to have said PREPARED.
+    TimeoutIsYes,
     /// M12: the effect of a commit is not idempotent: a repeat has it again.
     CommitTwice,
     /// M13: a rollback before prepare leaves no tombstone.
     NoTombstone,
+    /// M21: a client that was started again uses its xids again.
+    XidReused,
+    /// M36: an fsync error is not told.
+    SyncErrorIgnored,
 }
 
 impl Flaw {
-    pub const ALL: [Self; 5] =
-        [Self::BallotNotSynced, Self::LogNotSynced, Self::VoteInvented, Self::CommitTwice, Self::NoTombstone];
+    pub const ALL: [Self; 9] = [
+        Self::BallotNotSynced,
+        Self::LogNotSynced,
+        Self::FlushEarly,
+        Self::VoteInvented,
+        Self::TimeoutIsYes,
+        Self::CommitTwice,
+        Self::NoTombstone,
+        Self::XidReused,
+        Self::SyncErrorIgnored,
+    ];
 
     /// Its name on the command line.
     #[must_use]
@@ -29,9 +46,13 @@ impl Flaw {
         match self {
             Self::BallotNotSynced => "m1-ballot-not-synced",
             Self::LogNotSynced => "m2-log-not-synced",
+            Self::FlushEarly => "m3-flush-early",
             Self::VoteInvented => "m7-vote-invented",
+            Self::TimeoutIsYes => "m9-timeout-is-yes",
             Self::CommitTwice => "m12-commit-twice",
             Self::NoTombstone => "m13-no-tombstone",
+            Self::XidReused => "m21-xid-reused",
+            Self::SyncErrorIgnored => "m36-sync-error-ignored",
         }
     }
 

@@ -23,6 +23,7 @@ pub mod flaws;
 pub mod history;
 pub mod invariants;
 pub mod logs;
+pub mod mutants;
 pub mod oracle;
 pub mod overrides;
 pub mod page;

@@ -13,6 +13,7 @@ mod i12_status_forward;
 mod i13_money;
 mod i16_one_log;
 mod i17_one_state;
+mod one_order;
 mod storage;
 
 use std::{collections::BTreeMap, time::Duration};
@@ -52,7 +53,7 @@ pub struct Evidence {
 
 type Check = fn(&Evidence) -> Vec<String>;
 
-const ALL: [(&str, Check); 14] = [
+const ALL: [(&str, Check); 15] = [
     ("I1 one outcome", i01_one_outcome::check),
     ("I2 an outcome never changes", i02_never_changes::check),
     ("I3 committed only with every vote", i03_every_vote::check),
@@ -66,6 +67,7 @@ const ALL: [(&str, Check); 14] = [
     ("I13 money", i13_money::check),
     ("I16 one log", i16_one_log::check),
     ("I17 one state", i17_one_state::check),
+    ("an xid stands for one order", one_order::check),
     ("an honest disk never looks damaged", storage::check),
 ];
 

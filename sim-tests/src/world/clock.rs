@@ -14,13 +14,19 @@ const BEGINNING_MS: i64 = 1_900_000_000_000;
 
 /// A clock with an offset and a drift, and by how many milliseconds it has jumped.
 #[derive(Clone, Debug)]
-pub(super) struct SkewedClock(pub(super) Skew, pub(super) Arc<AtomicI64>);
+pub(super) struct SkewedClock {
+    pub skew: Skew,
+    pub jump: Arc<AtomicI64>,
+    /// It shows only multiples of so many milliseconds.
+    pub step_ms: i64,
+}
 
 impl Clock for SkewedClock {
     fn now(&self) -> LogTime {
         let elapsed = i64::try_from(now().as_millis()).unwrap_or(i64::MAX);
-        let Skew { offset_ms, drift } = self.0;
-        let shown = BEGINNING_MS + elapsed + elapsed * drift / 1_000_000 + offset_ms + self.1.load(Ordering::Relaxed);
-        LogTime::from_millis(u64::try_from(shown).unwrap_or(0))
+        let Skew { offset_ms, drift } = self.skew;
+        let shown =
+            BEGINNING_MS + elapsed + elapsed * drift / 1_000_000 + offset_ms + self.jump.load(Ordering::Relaxed);
+        LogTime::from_millis(u64::try_from(shown - shown % self.step_ms).unwrap_or(0))
     }
 }

@@ -26,6 +26,8 @@ use crate::{
     world::bank_of,
 };
 
+/// After how long a bank that does not answer counts as prepared, where that is the flaw.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// How long a call to a bank that is lost hangs.
 const HANGS: Duration = Duration::from_secs(2);
 
@@ -259,7 +261,11 @@ impl ResourceManager for FaultyBank {
         }
         let fate = self.fate(format_args!("prepare {} in term {}", request.branch, request.stamp.term));
         let send = |to: Arc<dyn ResourceManager>, request| async move { to.prepare(request).await };
-        self.carry(fate, request, send).await
+        let asked = self.carry(fate, request, send);
+        if self.links.flaw == Some(Flaw::TimeoutIsYes) {
+            return timeout(PATIENCE, asked).await.unwrap_or(Ok(Voted::PREPARED));
+        }
+        asked.await
     }
 
     async fn commit(&self, request: Settle) -> Result<Settled, NotAnswered> {

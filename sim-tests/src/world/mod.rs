@@ -37,6 +37,7 @@ pub use self::{
 use crate::{
     bank::Bank,
     chance::stream,
+    flaws::Flaw,
     history::{History, What},
     logs::Journal,
     plan::{BANKS, NODES, Place, Plan},
@@ -111,7 +112,13 @@ impl Shared {
 
     fn clock(&self, place: Place) -> Arc<SkewedClock> {
         let jump = if place == Place::Node(self.plan.far) { Arc::clone(&self.jump) } else { Arc::default() };
-        Arc::new(SkewedClock(self.plan.skews.get(&place).copied().unwrap_or_default(), jump))
+        let step_ms = if self.reuses_xids(place) { 60_000 } else { 1 };
+        Arc::new(SkewedClock { skew: self.plan.skews.get(&place).copied().unwrap_or_default(), jump, step_ms })
+    }
+
+    /// The flaw: a coarse clock, and the same seed at each start.
+    fn reuses_xids(&self, place: Place) -> bool {
+        self.plan.flaw == Some(Flaw::XidReused) && matches!(place, Place::Client(_))
     }
 
     /// A client's handle at `place`.
@@ -120,7 +127,8 @@ impl Shared {
         let nodes = (1..=NODES).map(|node| format!("{}:{}", address_of(Place::Node(node)), parts::NODE_PORT));
         let mut options = verdict_client::Options::new(nodes);
         options.clock = self.clock(place);
-        options.seed = Some(self.draw());
+        let drawn = self.draw();
+        options.seed = Some(if self.reuses_xids(place) { 1 } else { drawn });
         options.deadline = std::time::Duration::from_secs(4);
         Verdict::new(options).expect("the addresses are right")
     }

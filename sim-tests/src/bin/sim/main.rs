@@ -1,6 +1,8 @@
 //! `sim`: runs seeds of the simulation, shows one again, and shows that the checks find seeded bugs.
 
 #[cfg(madsim)]
+mod mutants;
+#[cfg(madsim)]
 mod tool;
 
 #[cfg(madsim)]

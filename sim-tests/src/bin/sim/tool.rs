@@ -10,12 +10,9 @@ use std::{
 };
 
 use clap::{Args, Parser, Subcommand};
-use verdict_sim_tests::{
-    flaws::Flaw,
-    overrides::Overrides,
-    plan::Plan,
-    swarm::{self, Batch, Flow},
-};
+use verdict_sim_tests::{flaws::Flaw, overrides::Overrides, plan::Plan};
+
+use super::mutants;
 
 /// Verdict in a deterministic simulation.
 #[derive(Debug, Parser)]
@@ -41,14 +38,7 @@ enum Command {
     /// Finds a smaller scenario in which a seed still fails.
     Shrink(shrink::Options),
     /// Shows for each seeded bug how many seeds it takes to find it.
-    Flaws {
-        #[arg(long, default_value_t = 200)]
-        seeds: u64,
-        #[arg(long)]
-        first: Option<u64>,
-        #[arg(long, default_value_t = 2)]
-        jobs: usize,
-    },
+    Mutants(mutants::Arguments),
 }
 
 /// Which scenario: a seed, perhaps with a seeded bug, perhaps a smaller one.
@@ -75,7 +65,7 @@ fn flaw(name: &str) -> Result<Flaw, String> {
     })
 }
 
-fn fresh() -> u64 {
+pub(super) fn fresh() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_secs() * 1_000)
 }
 
@@ -85,34 +75,10 @@ pub(super) fn main() -> ExitCode {
         Command::Replay(options) => replay::replay(&options),
         Command::Twice { seed, seeds } => replay::twice(seed, seeds),
         Command::Shrink(options) => shrink::shrink(&options),
-        Command::Flaws { seeds, first, jobs } => flaws(first.unwrap_or_else(fresh), seeds, jobs),
+        Command::Mutants(arguments) => mutants::run(&arguments),
     }
 }
 
 fn code(passed: bool) -> ExitCode {
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-fn flaws(first: u64, seeds: u64, jobs: usize) -> ExitCode {
-    let mut all = true;
-    for flaw in Flaw::ALL {
-        let mut tried = 0;
-        let mut found = None;
-        swarm::many(&Batch { first, seeds, jobs, flaw: Some(flaw) }, |report| {
-            tried += 1;
-            if report.passed() {
-                return Flow::Go;
-            }
-            found = Some((report.seed, report.violations[0].to_string()));
-            Flow::Stop
-        });
-        match found {
-            Some((seed, by)) => println!("{flaw:<22} found after {tried} seeds, by seed {seed}: {by}"),
-            None => {
-                all = false;
-                println!("{flaw:<22} NOT FOUND in {tried} seeds");
-            }
-        }
-    }
-    code(all)
 }
