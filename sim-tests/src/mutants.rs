@@ -4,6 +4,8 @@
 //! at run time; or a patch, applied to a scratch copy of the whole tree that is built apart. Nothing of them is in the
 //! product.
 
+use std::collections::BTreeMap;
+
 use crate::flaws::Flaw;
 
 /// A seeded bug.
@@ -116,4 +118,22 @@ pub const ALL: [Mutant; 57] = [
 #[must_use]
 pub fn of_name(name: &str) -> Option<&'static Mutant> {
     ALL.iter().find(|mutant| mutant.name().eq_ignore_ascii_case(name))
+}
+
+/// Reads the recorded killers: of each bug's number the seed that found it, and what it broke.
+///
+/// # Errors
+/// A sentence naming the line that is none.
+pub fn killers(text: &str) -> Result<BTreeMap<u8, (u64, String)>, String> {
+    let mut killers = BTreeMap::new();
+    for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
+        let mut words = line.split_whitespace();
+        let number = words.next().and_then(|name| name.strip_prefix('M')?.parse().ok());
+        let seed = words.next().and_then(|seed| seed.parse().ok());
+        let (Some(number), Some(seed)) = (number, seed) else {
+            return Err(format!("{line:?} is not a line like \"M1 4711 I6 ...\""));
+        };
+        killers.insert(number, (seed, words.collect::<Vec<_>>().join(" ")));
+    }
+    Ok(killers)
 }

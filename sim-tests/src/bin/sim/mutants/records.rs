@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
 
-use verdict_sim_tests::mutants::How;
+use verdict_sim_tests::mutants::{self, How};
 
 use super::{Row, search::Found};
 
@@ -17,17 +17,7 @@ impl Killers {
     /// Those that are recorded.
     pub(super) fn read(root: &Path) -> Result<Self, String> {
         let text = fs::read_to_string(root.join(KILLERS)).map_err(|error| format!("{KILLERS}: {error}"))?;
-        let mut killers = BTreeMap::new();
-        for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
-            let mut words = line.split_whitespace();
-            let number = words.next().and_then(|name| name.strip_prefix('M')?.parse().ok());
-            let seed = words.next().and_then(|seed| seed.parse().ok());
-            let (Some(number), Some(seed)) = (number, seed) else {
-                return Err(format!("{KILLERS}: {line:?} is not a line like \"M1 4711 I6 ...\""));
-            };
-            killers.insert(number, (seed, words.collect::<Vec<_>>().join(" ")));
-        }
-        Ok(Self(killers))
+        Ok(Self(mutants::killers(&text).map_err(|error| format!("{KILLERS}: {error}"))?))
     }
 
     pub(super) fn of(&self, number: u8) -> Option<u64> {
