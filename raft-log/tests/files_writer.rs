@@ -41,7 +41,7 @@ async fn append(writer: &LogWriter, records: Vec<Record>) -> std::io::Result<()>
 async fn everything(disk: Arc<dyn Disk>, how: Spawn, small_tail: bool) {
     let tail_bytes = if small_tail { 200 } else { 1 << 20 };
     let writer_options = WriterOptions { tail_bytes, ..WriterOptions::default() };
-    let writer = LogWriter::start(open(disk.clone()), how, writer_options.clone()).unwrap();
+    let writer = LogWriter::start(open(disk.clone()), how.clone(), writer_options.clone()).unwrap();
     writer.save_ballot(Bytes::from_static(b"term 1")).await.unwrap();
     for first in (0..300).step_by(3) {
         append(&writer, records(first..first + 3)).await.unwrap();

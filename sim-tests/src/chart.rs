@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{
     history::{Event, What},
-    plan::{NODES, Place},
+    plan::Place,
 };
 
 /// The bars of a seed.
@@ -70,9 +70,8 @@ impl Chart {
     pub fn of(events: &[Event]) -> Self {
         let length = events.last().map_or(0, |last| millis(last.at));
         let mut open = Open { rows: BTreeMap::new(), begun: BTreeMap::new() };
-        for node in 1..=NODES {
-            open.rows.insert(Place::Node(node).to_string(), Vec::new());
-        }
+        let nodes = events.iter().filter(|event| matches!(event.who, Place::Node(_)));
+        open.rows.extend(nodes.map(|event| (event.who.to_string(), Vec::new())));
         let mut faults_end = None;
         for Event { at, who, what } in events {
             let (at, place) = (millis(*at), who.to_string());

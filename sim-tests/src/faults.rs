@@ -12,7 +12,7 @@ use verdict_raft_log::NodeId;
 use crate::{
     chance::{pick, stream},
     history::What,
-    plan::{FAR_MS, Fault, NODES, Place},
+    plan::{FAR_MS, Fault, Place},
     world::{World, lock},
 };
 
@@ -30,6 +30,7 @@ impl Faults {
         };
         let mut tasks: Vec<_> = plan.faults.iter().map(strike).collect();
         tasks.push(tokio::spawn(watch_over(Arc::clone(world))));
+        tasks.push(tokio::spawn(carry_off(Arc::clone(world), stream(plan.seed, "doom"))));
         Self(tasks)
     }
 
@@ -52,9 +53,28 @@ async fn watch_over(world: Arc<World>) {
     }
 }
 
+/// Kills who is doomed, at once, and starts it again after a while.
+async fn carry_off(world: Arc<World>, mut random: StdRng) {
+    loop {
+        world.shared.doom.notified().await;
+        for place in world.shared.take_doomed() {
+            world.kill(place, random.random_bool(0.3) && matches!(place, Place::Node(_)));
+            let (world, pause) = (Arc::clone(&world), for_a_while(&mut random, 2_000));
+            drop(tokio::spawn(async move {
+                sleep(pause).await;
+                world.start_again(place);
+            }));
+        }
+    }
+}
+
 /// Ends all faults: links are mended, everything that is down is started, the weather is fine.
 pub fn mend_all(world: &World) {
     world.shared.sky.clear();
+    world.shared.calm.store(true, Ordering::Relaxed);
+    for pace in world.shared.paces.values() {
+        pace.set(world.shared.plan.sync);
+    }
     let places: Vec<Place> = world.places().collect();
     for place in &places {
         for other in &places {
@@ -81,7 +101,7 @@ async fn strikes(world: Arc<World>, fault: Fault, gap: Duration, mut random: Std
 
 /// A node: the leader more often than not.
 fn a_node(world: &World, random: &mut StdRng) -> Place {
-    let any = random.random_range(1..=NODES);
+    let any = random.random_range(1..=world.shared.plan.nodes);
     let leader = world.shared.leader().filter(|_| random.random_bool(0.6));
     Place::Node(leader.unwrap_or(any))
 }
@@ -101,7 +121,9 @@ async fn strike(world: &World, fault: Fault, random: &mut StdRng) {
     match fault {
         Fault::KillNode => kill(world, vec![a_node(world, random)], false, random).await,
         Fault::PowerLoss => kill(world, vec![a_node(world, random)], true, random).await,
-        Fault::PowerLossEverywhere => kill(world, (1..=NODES).map(Place::Node).collect(), true, random).await,
+        Fault::PowerLossEverywhere => {
+            kill(world, (1..=world.shared.plan.nodes).map(Place::Node).collect(), true, random).await
+        }
         Fault::KillBank => {
             let bank = some(world, random, |place| matches!(place, Place::Bank(_)));
             kill(world, vec![bank], false, random).await;
@@ -131,14 +153,21 @@ async fn strike(world: &World, fault: Fault, random: &mut StdRng) {
             let links = if fault == Fault::CutPair { vec![(from, to), (to, from)] } else { vec![(from, to)] };
             cut(world, links, random).await;
         }
-        Fault::Pause => {
-            let node = a_node(world, random);
-            world.shared.history.record(node, What::Fault("stands still".to_owned()));
-            world.pause(node);
-            sleep(for_a_while(random, 3_000)).await;
-            world.resume(node);
-            world.shared.history.record(node, What::Fault("goes on".to_owned()));
+        Fault::Pause => pause(world, a_node(world, random), random).await,
+        Fault::PauseOther => {
+            let other = some(world, random, |place| !matches!(place, Place::Node(_)));
+            pause(world, other, random).await;
         }
+        Fault::SlowSync => {
+            let Place::Node(node) = a_node(world, random) else { return };
+            let each = Duration::from_millis(random.random_range(20..=1_500));
+            world.shared.history.record(Place::Node(node), What::Fault(format!("each sync takes {each:?}")));
+            world.shared.paces[&node].set(each);
+            sleep(for_a_while(random, 4_000)).await;
+            world.shared.history.record(Place::Node(node), What::Fault("syncs as before".to_owned()));
+            world.shared.paces[&node].set(world.shared.plan.sync);
+        }
+        Fault::KillAtVote => world.shared.trap.store(true, Ordering::Relaxed),
         Fault::FailSync => {
             let Place::Node(node) = a_node(world, random) else { return };
             world.shared.history.record(Place::Node(node), What::Fault("a sync will fail".to_owned()));
@@ -165,6 +194,14 @@ async fn strike(world: &World, fault: Fault, random: &mut StdRng) {
     }
 }
 
+async fn pause(world: &World, place: Place, random: &mut StdRng) {
+    world.shared.history.record(place, What::Fault("stands still".to_owned()));
+    world.pause(place);
+    sleep(for_a_while(random, 3_000)).await;
+    world.resume(place);
+    world.shared.history.record(place, What::Fault("goes on".to_owned()));
+}
+
 async fn kill(world: &World, places: Vec<Place>, power: bool, random: &mut StdRng) {
     for place in &places {
         world.kill(*place, power && matches!(place, Place::Node(_)));
@@ -180,11 +217,11 @@ async fn kill(world: &World, places: Vec<Place>, power: bool, random: &mut StdRn
 
 /// A bit of the log or of a snapshot: of a ballot there is no second copy, and a node says so and stays away.
 async fn flip(world: &World, random: &mut StdRng) {
-    let node = random.random_range(1..=NODES);
+    let node = random.random_range(1..=world.shared.plan.nodes);
     // The others must have everything: then what is lost here can be given back.
     let statuses = world.shared.statuses();
     let whole = |other: u64| statuses.get(&other).is_some_and(|status| status.applied.is_some_and(|at| at.index > 0));
-    if lock(&world.shared.sick).is_some() || !(1..=NODES).all(|other| other == node || whole(other)) {
+    if lock(&world.shared.sick).is_some() || !(1..=world.shared.plan.nodes).all(|other| other == node || whole(other)) {
         return;
     }
     *lock(&world.shared.sick) = Some(node);
@@ -223,7 +260,7 @@ async fn cut(world: &World, links: Vec<(Place, Place)>, random: &mut StdRng) {
 }
 
 fn transfer(world: &World, random: &mut StdRng) {
-    let to = random.random_bool(0.7).then(|| NodeId(random.random_range(1..=NODES)));
+    let to = random.random_bool(0.7).then(|| NodeId(random.random_range(1..=world.shared.plan.nodes)));
     world.shared.history.record(Place::Admin, What::Fault(format!("asks the leader to hand over to {to:?}")));
     let shared = Arc::clone(&world.shared);
     drop(world.admin().spawn(async move {

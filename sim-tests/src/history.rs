@@ -91,6 +91,12 @@ pub enum What {
         branch: BranchId,
         effect: Effect,
     },
+    /// Somebody who had waited until the transaction had ended looked into the lists: how often it stood in that of
+    /// each branch.
+    ListsRead {
+        xid: Xid,
+        seen: Vec<(u32, usize)>,
+    },
     Started,
     NotStarted(String),
     Leads {
@@ -104,6 +110,8 @@ pub enum What {
         bytes: u64,
     },
     SnapshotCame,
+    /// An append went out after messages that were to be sent later.
+    Overtaken,
     /// A peer gave back something that was damaged here.
     Fetched,
     /// By the world: `prepared` branches were in doubt at that moment.
@@ -248,11 +256,13 @@ impl fmt::Display for What {
             Self::Settled { branch, outcome, settlement } => write!(f, "settled {branch} {outcome}: {settlement:?}"),
             Self::NotAnswered { branch, error } => write!(f, "has no answer for {branch}: {error}"),
             Self::Effect { branch, effect } => write!(f, "{effect:?} {branch}"),
+            Self::ListsRead { xid, seen } => write!(f, "finds {xid} in lists: {seen:?}"),
             Self::Started => f.write_str("started"),
             Self::NotStarted(why) => write!(f, "did not start: {why}"),
             Self::Leads { term } => write!(f, "leads in term {term}"),
             Self::Stopped(why) => write!(f, "acknowledges nothing more: {why}"),
             Self::TornTail { file, bytes } => write!(f, "cut a torn tail of {bytes} bytes in {file}"),
+            Self::Overtaken => f.write_str("sends an append that others have overtaken"),
             Self::SnapshotCame => f.write_str("was sent a snapshot"),
             Self::Fetched => f.write_str("fetched from a peer what its disk had lost"),
             Self::Killed { power, led, prepared } => {

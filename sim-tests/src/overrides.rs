@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, fmt, time::Duration};
 
 use clap::Args;
 
-use crate::plan::{Fault, Plan, Weather};
+use crate::plan::{Fault, Mood, Plan, Weather};
 
 /// What is changed of a plan.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
@@ -30,6 +30,9 @@ pub struct Overrides {
     /// No message is lost, late or doubled, except by faults that cut links.
     #[arg(long)]
     pub fair_weather: bool,
+    /// No bank refuses for no reason, stalls or dies at its vote.
+    #[arg(long)]
+    pub even_tempered: bool,
     /// Every clock is right until a fault sets it wrong.
     #[arg(long)]
     pub true_clocks: bool,
@@ -66,6 +69,9 @@ impl Overrides {
         if self.fair_weather {
             plan.weather = Weather::default();
         }
+        if self.even_tempered {
+            plan.mood = Mood::default();
+        }
         if self.true_clocks {
             plan.skews.clear();
         }
@@ -83,7 +89,7 @@ impl Overrides {
 /// As the command line takes it, with a blank before each option.
 impl fmt::Display for Overrides {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { without, length_ms, clients, lanes, transactions, fair_weather, true_clocks } = self;
+        let Self { without, length_ms, clients, lanes, transactions, fair_weather, even_tempered, true_clocks } = self;
         if !without.is_empty() {
             let names: Vec<String> = without.iter().map(Fault::to_string).collect();
             write!(f, " --without {}", names.join(","))?;
@@ -99,7 +105,8 @@ impl fmt::Display for Overrides {
                 write!(f, " --{name} {value}")?;
             }
         }
-        for (name, set) in [("fair-weather", *fair_weather), ("true-clocks", *true_clocks)] {
+        let flags = [("fair-weather", *fair_weather), ("even-tempered", *even_tempered), ("true-clocks", *true_clocks)];
+        for (name, set) in flags {
             if set {
                 write!(f, " --{name}")?;
             }

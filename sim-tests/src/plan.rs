@@ -10,14 +10,14 @@ use crate::{
     flaws::Flaw,
 };
 
-/// Nodes of the cluster.
-pub const NODES: u64 = 3;
-/// Participants.
-pub const BANKS: usize = 3;
 /// Accounts of each participant.
 pub const ACCOUNTS: u32 = 5;
 /// What each account holds at the beginning.
 pub const OPENING: i64 = 100;
+/// Seats of each participant.
+pub const SEATS: u32 = 4;
+/// Lists of each participant.
+pub const LISTS: u32 = 2;
 
 /// A kind of fault that strikes now and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,6 +42,12 @@ pub enum Fault {
     CutPair,
     /// A node's process stands still for a while, and then goes on as if nothing had been.
     Pause,
+    /// The same of a bank or a client.
+    PauseOther,
+    /// For a while a node's syncs take very long.
+    SlowSync,
+    /// A node dies when it has been sent a vote, before that is in its log.
+    KillAtVote,
     /// A sync fails.
     FailSync,
     /// For a while a node's disk has no room for more.
@@ -54,7 +60,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 18] = [
         Self::KillNode,
         Self::PowerLoss,
         Self::PowerLossEverywhere,
@@ -66,6 +72,9 @@ impl Fault {
         Self::CutOneWay,
         Self::CutPair,
         Self::Pause,
+        Self::PauseOther,
+        Self::SlowSync,
+        Self::KillAtVote,
         Self::FailSync,
         Self::FullDisk,
         Self::BitFlip,
@@ -76,8 +85,10 @@ impl Fault {
     const fn gaps(self) -> (u64, u64) {
         match self {
             Self::KillNode | Self::PowerLoss | Self::Transfer => (800, 6_000),
-            Self::KillBank | Self::KillClient | Self::CutOneWay | Self::CutPair | Self::Pause => (800, 5_000),
-            Self::Isolate => (1_500, 6_000),
+            Self::KillBank | Self::KillClient | Self::CutOneWay | Self::CutPair | Self::Pause | Self::PauseOther => {
+                (800, 5_000)
+            }
+            Self::Isolate | Self::SlowSync | Self::KillAtVote => (1_500, 6_000),
             Self::ClockJump => (1_000, 6_000),
             Self::PowerLossEverywhere | Self::KillAll | Self::FailSync | Self::FullDisk | Self::BitFlip => {
                 (4_000, 15_000)
@@ -111,6 +122,19 @@ pub struct Weather {
     pub lateness: Duration,
 }
 
+/// How a bank behaves towards each single request to prepare: probabilities.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mood {
+    /// It refuses for no reason.
+    pub refuses: f64,
+    /// Its vote takes long, at times longer than it may.
+    pub stalls: f64,
+    /// It dies when its vote is durable and not yet answered.
+    pub dies_voting: f64,
+    /// It dies between its vote and the outcome.
+    pub dies_in_doubt: f64,
+}
+
 /// Whose clock it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
@@ -133,7 +157,10 @@ pub struct Skew {
 pub struct Plan {
     pub seed: u64,
     pub flaw: Option<Flaw>,
+    /// Nodes of the cluster.
     pub nodes: u64,
+    /// Participants.
+    pub banks: usize,
     /// Each with the mean time between two.
     pub faults: BTreeMap<Fault, Duration>,
     /// How long faults strike and clients work.
@@ -147,6 +174,8 @@ pub struct Plan {
     pub think: Duration,
     pub latency: Range<Duration>,
     pub weather: Weather,
+    /// Of every bank.
+    pub mood: Mood,
     /// How long a sync takes.
     pub sync: Duration,
     pub skews: BTreeMap<Place, Skew>,
@@ -175,22 +204,30 @@ impl Plan {
             }
         }
         let weather = weather(random);
-        let clients = random.random_range(2..=4);
-        let far = random.random_range(1..=NODES);
+        let mood = mood(random);
+        // Larger worlds work less long, or a seed would cost more.
+        let nodes = *pick(random, &[3, 3, 3, 3, 5]);
+        let banks = random.random_range(2..=6);
+        let clients = *pick(random, &[2, 2, 3, 3, 4, 4, 6, 8]);
+        let lanes = random.random_range(1..=if clients > 4 || nodes > 3 { 1 } else { 3 });
+        let longest = if nodes > 3 { 9_000 } else { 16_000 };
+        let far = random.random_range(1..=nodes);
         let mut plan = Self {
             seed,
             flaw,
-            nodes: NODES,
+            nodes,
+            banks,
             faults,
-            length: Duration::from_millis(random.random_range(4_000..16_000)),
+            length: Duration::from_millis(random.random_range(4_000..longest)),
             clients,
             transactions: u64::MAX,
-            lanes: random.random_range(1..=3),
+            lanes,
             think: Duration::from_millis(*pick(random, &[0, 20, 100, 400])),
             latency: Duration::from_micros(100)..Duration::from_micros(*pick(random, &[300, 1_500, 4_000])),
             weather: if calm { Weather::default() } else { weather },
+            mood: if calm { Mood::default() } else { mood },
             sync: Duration::from_micros(*pick(random, &[1_000, 1_000, 3_000, 10_000])),
-            skews: skews(random, clients, far),
+            skews: skews(random, (nodes, banks, clients), far),
             far,
             snapshot_every: *pick(random, &[20, 60, 5_000]),
             keep_entries: *pick(random, &[0, 10, 500]),
@@ -206,7 +243,9 @@ impl Plan {
     /// Whether nothing goes wrong in this seed.
     #[must_use]
     pub fn is_calm(&self) -> bool {
-        self.faults.is_empty() && self.weather.loss == 0.0 && self.weather.late == 0.0 && self.flaw.is_none()
+        let Mood { refuses, stalls, dies_voting, dies_in_doubt } = self.mood;
+        let even = [self.weather.loss, self.weather.late, refuses, stalls, dies_voting, dies_in_doubt];
+        self.faults.is_empty() && self.flaw.is_none() && even.iter().all(|probability| *probability == 0.0)
     }
 
     /// Whether outcomes are forgotten within the run.
@@ -229,10 +268,19 @@ fn weather(random: &mut StdRng) -> Weather {
     }
 }
 
+fn mood(random: &mut StdRng) -> Mood {
+    Mood {
+        refuses: *pick(random, &[0.0, 0.02, 0.1]),
+        stalls: *pick(random, &[0.0, 0.0, 0.01, 0.04]),
+        dies_voting: *pick(random, &[0.0, 0.0, 0.005, 0.02]),
+        dies_in_doubt: *pick(random, &[0.0, 0.0, 0.005, 0.02]),
+    }
+}
+
 /// Most clocks are a little off. One node's may be far off: it must not matter.
-fn skews(random: &mut StdRng, clients: usize, far_node: u64) -> BTreeMap<Place, Skew> {
-    let nodes = (1..=NODES).map(Place::Node);
-    let places: Vec<Place> = nodes.chain((0..BANKS).map(Place::Bank)).chain((0..clients).map(Place::Client)).collect();
+fn skews(random: &mut StdRng, (nodes, banks, clients): (u64, usize, usize), far_node: u64) -> BTreeMap<Place, Skew> {
+    let nodes = (1..=nodes).map(Place::Node);
+    let places: Vec<Place> = nodes.chain((0..banks).map(Place::Bank)).chain((0..clients).map(Place::Client)).collect();
     let mut skews = BTreeMap::new();
     for place in places {
         let offset_ms = random.random_range(-800..=800);

@@ -259,6 +259,8 @@ fn count(evidence: &Evidence) -> (Counters, Spread) {
             What::Effect { branch, effect: Effect::Reserved } => {
                 since.insert(*branch, *at);
             }
+            What::Overtaken => add("! an append was overtaken by others", 1),
+            What::ListsRead { .. } => add("readers that had waited for the end", 1),
             What::Effect { branch, effect: Effect::Confirmed | Effect::Cancelled } => {
                 if let Some(since) = since.remove(branch) {
                     in_doubt.record(at.saturating_sub(since));

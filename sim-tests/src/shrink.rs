@@ -120,6 +120,7 @@ impl Search<'_> {
         self.fewer_transactions();
         self.fewer_faults();
         self.attempt(Overrides { fair_weather: true, ..self.best.overrides.clone() });
+        self.attempt(Overrides { even_tempered: true, ..self.best.overrides.clone() });
         self.attempt(Overrides { true_clocks: true, ..self.best.overrides.clone() });
         self.fewer_clients();
         self.best.overrides != before && Instant::now() < self.until

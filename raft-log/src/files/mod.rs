@@ -43,4 +43,4 @@ pub use slots::{MAX_VALUE, SlotFile};
 pub use snapshots::{MAX_SECTION_ID, Manifest, SectionId, SnapshotStore, StoredSection};
 pub use spare::{Spare, SparePlan};
 pub use store::LogFiles;
-pub use writer::{Flushed, LogWriter, Spawn, WriterOptions};
+pub use writer::{Flushed, LogWriter, Pace, Spawn, WriterOptions};

@@ -8,7 +8,7 @@ use super::Evidence;
 use crate::{
     bank::Books,
     history::{Effect, What},
-    plan::{ACCOUNTS, BANKS, OPENING},
+    plan::{ACCOUNTS, OPENING},
 };
 
 pub(super) fn check(evidence: &Evidence) -> Vec<String> {
@@ -17,14 +17,14 @@ pub(super) fn check(evidence: &Evidence) -> Vec<String> {
         return Vec::new();
     }
     let mut wrong = Vec::new();
-    let opening = OPENING * i64::from(ACCOUNTS) * BANKS as i64;
+    let opening = OPENING * i64::from(ACCOUNTS) * evidence.books.len() as i64;
     let now: i64 = evidence.books.iter().map(Books::sum).sum();
     if now != opening {
         wrong.push(format!("the banks had {opening} and have {now}"));
     }
-    let held: usize = evidence.books.iter().map(|books| books.held.len()).sum();
+    let held: usize = evidence.books.iter().map(|books| books.promised.len()).sum();
     if held > 0 {
-        wrong.push(format!("{held} amounts are held back for nobody"));
+        wrong.push(format!("{held} promises are kept for nobody"));
     }
     let mut last: BTreeMap<BranchId, Effect> = BTreeMap::new();
     for event in &evidence.events {

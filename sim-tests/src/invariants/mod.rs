@@ -10,7 +10,9 @@ pub mod i07_not_blocked;
 mod i08_effects;
 mod i09_no_late_work;
 mod i12_status_forward;
+mod i13_lists;
 mod i13_money;
+mod i13_seats;
 mod i16_one_log;
 mod i17_one_state;
 mod one_order;
@@ -18,10 +20,10 @@ mod storage;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use verdict_protocol::{Outcome, Xid};
+use verdict_protocol::{BranchId, Outcome, Xid};
 
 use crate::{
-    bank::Books,
+    bank::{Books, Deed},
     history::{Answer, Event, What},
     oracle::Oracle,
     plan::Plan,
@@ -53,7 +55,7 @@ pub struct Evidence {
 
 type Check = fn(&Evidence) -> Vec<String>;
 
-const ALL: [(&str, Check); 15] = [
+const ALL: [(&str, Check); 17] = [
     ("I1 one outcome", i01_one_outcome::check),
     ("I2 an outcome never changes", i02_never_changes::check),
     ("I3 committed only with every vote", i03_every_vote::check),
@@ -65,6 +67,8 @@ const ALL: [(&str, Check); 15] = [
     ("I9 no late work", i09_no_late_work::check),
     ("I12 a status never goes back", i12_status_forward::check),
     ("I13 money", i13_money::check),
+    ("I13 no seat twice", i13_seats::check),
+    ("I13 lists are whole", i13_lists::check),
     ("I16 one log", i16_one_log::check),
     ("I17 one state", i17_one_state::check),
     ("an xid stands for one order", one_order::check),
@@ -115,6 +119,21 @@ impl Evidence {
             _ => None,
         });
         said.chain(last)
+    }
+
+    /// What each branch was ordered to do, and at which bank.
+    fn deeds(&self) -> BTreeMap<BranchId, (usize, Deed)> {
+        let ordered = self.events.iter().filter_map(|event| match &event.what {
+            What::Ordered { xid, branches } => Some((*xid, branches)),
+            _ => None,
+        });
+        let of = |(xid, branches): (Xid, &Vec<(u32, usize, String)>)| {
+            let deed = move |(number, bank, text): &(u32, usize, String)| {
+                Some((BranchId { xid, number: *number }, (*bank, Deed::parse(text.as_bytes())?)))
+            };
+            branches.iter().filter_map(deed).collect::<Vec<_>>()
+        };
+        ordered.flat_map(of).collect()
     }
 
     /// Whether the cluster may have forgotten this transaction.

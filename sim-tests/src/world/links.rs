@@ -1,11 +1,15 @@
-//! The links between nodes and from nodes to banks: messages are lost, late, doubled, cut off.
+//! The links between nodes and from nodes to banks: messages are lost, late, doubled, cut off. (What comes to a node
+//! by a service, from clients and banks and forwarded by nodes, passes its [door](super::door).)
 //!
-//! Where a whole link is cut, the simulated network is cut too: that stops clients' calls and forwarded ones.
+//! The simulated network itself carries everything: it would try again after up to ten seconds, which no network does.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -15,15 +19,16 @@ use madsim::runtime::NodeHandle;
 use rand::{RngExt as _, rngs::StdRng};
 use tokio::time::{sleep, timeout};
 use verdict_client::participant::{NotAnswered, Prepare, ResourceManager, Settle, Settled, Voted};
-use verdict_protocol::{BranchId, ResourceName};
+use verdict_protocol::{BranchId, ResourceName, Vote};
 use verdict_raft_log::{LinkError, MessageKind, NodeId, PeerLink};
 use verdict_server::{GrpcLinks, Links, Participants};
 
+use super::lock;
 use crate::{
     flaws::Flaw,
     history::{History, What},
     plan::{Place, Weather},
-    world::bank_of,
+    world::{Shared, bank_of},
 };
 
 /// After how long a bank that does not answer counts as prepared, where that is the flaw.
@@ -34,7 +39,7 @@ const HANGS: Duration = Duration::from_secs(2);
 /// All links.
 pub struct Sky {
     state: Mutex<State>,
-    history: History,
+    pub(super) history: History,
     /// Where messages live on whose sender is dead.
     ether: NodeHandle,
 }
@@ -48,11 +53,11 @@ struct State {
 
 /// What becomes of one message.
 #[derive(Clone, Copy, Debug)]
-struct Fate {
-    late: Duration,
-    lost: bool,
-    answer_lost: bool,
-    again_after: Option<Duration>,
+pub(super) struct Fate {
+    pub late: Duration,
+    pub lost: bool,
+    pub answer_lost: bool,
+    pub again_after: Option<Duration>,
 }
 
 impl fmt::Debug for Sky {
@@ -85,11 +90,11 @@ impl Sky {
         self.lock().cut.remove(&(from, to))
     }
 
-    fn is_cut(&self, from: Place, to: Place) -> bool {
+    pub(super) fn is_cut(&self, from: Place, to: Place) -> bool {
         self.lock().cut.contains(&(from, to))
     }
 
-    fn fate(&self, from: Place, to: Place) -> Fate {
+    pub(super) fn fate(&self, from: Place, to: Place) -> Fate {
         let State { random, weather, cut } = &mut *self.lock();
         let lateness = u64::try_from(weather.lateness.as_micros()).unwrap_or(0).max(1);
         let mut delay = || Duration::from_micros(random.random_range(0..lateness));
@@ -107,6 +112,7 @@ impl Sky {
 #[derive(Clone, Debug)]
 pub(super) struct SimLinks {
     pub node: u64,
+    pub shared: Arc<Shared>,
     pub sky: Arc<Sky>,
     pub flaw: Option<Flaw>,
 }
@@ -123,13 +129,45 @@ impl Links for SimLinks {
     }
 
     fn peers(&self, _: NodeId, plain: Arc<dyn PeerLink>) -> Arc<dyn PeerLink> {
-        Arc::new(FaultyPeers { links: self.clone(), plain })
+        Arc::new(FaultyPeers { links: self.clone(), plain, sent: AtomicU64::new(0), newest: Arc::default() })
     }
 }
 
 struct FaultyPeers {
     links: SimLinks,
     plain: Arc<dyn PeerLink>,
+    sent: AtomicU64,
+    /// The last message that has gone out to each peer, by the order in which they were to be sent.
+    newest: Arc<Mutex<BTreeMap<NodeId, u64>>>,
+}
+
+impl FaultyPeers {
+    /// Sends a message when its time has come, whether or not anybody still waits for the answer.
+    fn send(
+        &self,
+        after: Duration,
+        number: u64,
+        to: NodeId,
+        (kind, body, within): (MessageKind, Bytes, Duration),
+    ) -> impl Future<Output = Result<Bytes, LinkError>> + use<> {
+        let (plain, newest) = (Arc::clone(&self.plain), Arc::clone(&self.newest));
+        let (history, from) = (self.links.sky.history.clone(), Place::Node(self.links.node));
+        async move {
+            if !after.is_zero() {
+                sleep(after).await;
+            }
+            let overtaken = {
+                let mut newest = lock(&newest);
+                let newest = newest.entry(to).or_default();
+                *newest = number.max(*newest);
+                *newest > number
+            };
+            if overtaken && kind == MessageKind::Append {
+                history.record(from, What::Overtaken);
+            }
+            plain.call(to, kind, body, within).await
+        }
+    }
 }
 
 impl PeerLink for FaultyPeers {
@@ -146,21 +184,21 @@ impl PeerLink for FaultyPeers {
             let fate = sky.fate(from, there);
             sky.history.note(from, format_args!("sends {there} {kind:?} of {} bytes{fate}", body.len()));
             let carried = async {
-                if !fate.late.is_zero() {
-                    sleep(fate.late).await;
-                }
                 if fate.lost {
                     return std::future::pending().await;
                 }
+                let number = self.sent.fetch_add(1, Ordering::Relaxed) + 1;
                 if let Some(after) = fate.again_after {
-                    let (plain, body) = (Arc::clone(&self.plain), body.clone());
-                    drop(tokio::spawn(async move {
-                        sleep(after).await;
-                        // Nobody waits for the answer to a copy.
-                        drop(plain.call(to, kind, body, within).await);
-                    }));
+                    // Nobody waits for the answer to a copy.
+                    drop(tokio::spawn(self.send(fate.late + after, number, to, (kind, body.clone(), within))));
                 }
-                let answer = self.plain.call(to, kind, body, within).await;
+                let sending = self.send(fate.late, number, to, (kind, body, within));
+                let answer = if fate.late.is_zero() {
+                    sending.await
+                } else {
+                    // It arrives even if it is given up meanwhile: behind what was sent after it.
+                    tokio::spawn(sending).await.unwrap_or(Err(LinkError::TimedOut))
+                };
                 if fate.answer_lost || sky.is_cut(there, from) {
                     return std::future::pending().await;
                 }
@@ -262,10 +300,17 @@ impl ResourceManager for FaultyBank {
         let fate = self.fate(format_args!("prepare {} in term {}", request.branch, request.stamp.term));
         let send = |to: Arc<dyn ResourceManager>, request| async move { to.prepare(request).await };
         let asked = self.carry(fate, request, send);
-        if self.links.flaw == Some(Flaw::TimeoutIsYes) {
-            return timeout(PATIENCE, asked).await.unwrap_or(Ok(Voted::PREPARED));
+        let voted = if self.links.flaw == Some(Flaw::TimeoutIsYes) {
+            timeout(PATIENCE, asked).await.unwrap_or(Ok(Voted::PREPARED))
+        } else {
+            asked.await
+        };
+        if voted.as_ref().is_ok_and(|voted| voted.vote == Vote::Prepared) && self.links.shared.dies_at_vote() {
+            // The node dies with the vote in its hands.
+            self.links.shared.dooms(Place::Node(self.links.node));
+            return std::future::pending().await;
         }
-        asked.await
+        voted
     }
 
     async fn commit(&self, request: Settle) -> Result<Settled, NotAnswered> {

@@ -8,6 +8,7 @@
 
 mod clock;
 mod disk;
+mod door;
 mod links;
 mod parts;
 mod teller;
@@ -17,17 +18,21 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
     net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicI64},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicI64, Ordering},
+    },
 };
 
-use madsim::{
-    net::NetSim,
-    runtime::{Handle, NodeHandle},
-};
+use madsim::runtime::{Handle, NodeHandle};
 use rand::{Rng as _, rngs::StdRng};
+use tokio::sync::Notify;
 use verdict_client::{Verdict, participant::rules::Record, resource::memory::Memory};
 use verdict_protocol::ResourceName;
-use verdict_raft_log::{Status, files::testing::SimDisk};
+use verdict_raft_log::{
+    Status,
+    files::{Pace, testing::SimDisk},
+};
 
 use self::{clock::SkewedClock, links::Sky};
 pub use self::{
@@ -40,7 +45,7 @@ use crate::{
     flaws::Flaw,
     history::{History, What},
     logs::Journal,
-    plan::{BANKS, NODES, Place, Plan},
+    plan::{Place, Plan},
     workload::Work,
 };
 
@@ -51,6 +56,8 @@ pub struct Shared {
     pub history: History,
     pub sky: Arc<Sky>,
     pub disks: BTreeMap<u64, SimDisk>,
+    /// How long each node's syncs take.
+    pub paces: BTreeMap<u64, Pace>,
     pub journal: Journal,
     pub timeline: Timeline,
     pub memories: Vec<Memory<Bank>>,
@@ -60,6 +67,13 @@ pub struct Shared {
     random: Mutex<StdRng>,
     /// By how much the clock that may be far off has jumped, in milliseconds.
     pub jump: Arc<AtomicI64>,
+    /// Who is to die now, and word of it.
+    doomed: Mutex<Vec<Place>>,
+    pub doom: Notify,
+    /// From now on nobody misbehaves any more.
+    pub calm: AtomicBool,
+    /// The next node that is sent a vote dies.
+    pub trap: AtomicBool,
     /// The node on whose disk a bit flipped, until it has started again.
     pub sick: Mutex<Option<u64>>,
 }
@@ -94,6 +108,19 @@ pub fn bank_of(name: &ResourceName) -> usize {
     name.as_str().trim_start_matches("bank-").parse().unwrap_or(usize::MAX)
 }
 
+/// Whose address it is.
+fn place_of(address: IpAddr) -> Option<Place> {
+    let IpAddr::V4(address) = address else { return None };
+    let [_, _, kind, number] = address.octets();
+    match kind {
+        0 => Some(Place::Node(u64::from(number))),
+        1 => Some(Place::Bank(usize::from(number) - 1)),
+        2 => Some(Place::Client(usize::from(number) - 1)),
+        3 => Some(Place::Admin),
+        _ => None,
+    }
+}
+
 fn address_of(place: Place) -> IpAddr {
     let text = match place {
         Place::Node(node) => format!("10.0.0.{node}"),
@@ -124,7 +151,7 @@ impl Shared {
     /// A client's handle at `place`.
     #[must_use]
     pub fn verdict(&self, place: Place) -> Verdict {
-        let nodes = (1..=NODES).map(|node| format!("{}:{}", address_of(Place::Node(node)), parts::NODE_PORT));
+        let nodes = (1..=self.plan.nodes).map(|node| format!("{}:{}", address_of(Place::Node(node)), parts::NODE_PORT));
         let mut options = verdict_client::Options::new(nodes);
         options.clock = self.clock(place);
         let drawn = self.draw();
@@ -150,6 +177,24 @@ impl Shared {
             .map(|(node, _)| *node)
     }
 
+    /// This process is to die at once. Nothing, once nobody misbehaves any more.
+    pub(crate) fn dooms(&self, place: Place) {
+        if !self.calm.load(Ordering::Relaxed) {
+            lock(&self.doomed).push(place);
+            self.doom.notify_one();
+        }
+    }
+
+    /// Whether a node that is sent a vote now is to die: only one is.
+    fn dies_at_vote(&self) -> bool {
+        self.trap.swap(false, Ordering::Relaxed) && !self.calm.load(Ordering::Relaxed)
+    }
+
+    /// Who is to die.
+    pub(crate) fn take_doomed(&self) -> Vec<Place> {
+        std::mem::take(&mut *lock(&self.doomed))
+    }
+
     /// How many branches are held prepared, in all banks.
     #[must_use]
     pub fn in_doubt(&self) -> usize {
@@ -169,11 +214,17 @@ impl World {
         let handle = Handle::current();
         let ether = handle.create_node().name("ether").ip("10.0.4.1".parse().expect("an address")).build();
         let sky = Arc::new(Sky::new(plan.weather, stream(plan.seed, "sky"), history.clone(), ether));
-        let memories = (0..BANKS).map(|bank| Memory::new(Bank::open(Place::Bank(bank), history.clone()))).collect();
+        let memories =
+            (0..plan.banks).map(|bank| Memory::new(Bank::open(Place::Bank(bank), history.clone()))).collect();
         let shared = Arc::new(Shared {
             history,
             sky,
-            disks: (1..=NODES).map(|node| (node, SimDisk::new())).collect(),
+            disks: (1..=plan.nodes).map(|node| (node, SimDisk::new())).collect(),
+            paces: (1..=plan.nodes).map(|node| (node, Pace::default())).collect(),
+            doomed: Mutex::default(),
+            doom: Notify::new(),
+            calm: AtomicBool::new(false),
+            trap: AtomicBool::new(false),
             journal: Journal::default(),
             timeline: Timeline::default(),
             memories,
@@ -185,9 +236,12 @@ impl World {
             plan,
         });
         let mut machines = BTreeMap::new();
-        let nodes = (1..=NODES).map(Place::Node);
+        for pace in shared.paces.values() {
+            pace.set(shared.plan.sync);
+        }
+        let nodes = (1..=shared.plan.nodes).map(Place::Node);
         let clients = (0..shared.plan.clients).map(Place::Client);
-        for place in nodes.chain((0..BANKS).map(Place::Bank)).chain(clients).chain([Place::Admin]) {
+        for place in nodes.chain((0..shared.plan.banks).map(Place::Bank)).chain(clients).chain([Place::Admin]) {
             let own = Arc::clone(&shared);
             let machine = handle.create_node().name(place.to_string()).ip(address_of(place)).init(move || {
                 let shared = Arc::clone(&own);
@@ -290,12 +344,10 @@ impl World {
     pub fn cut(&self, from: Place, to: Place) {
         self.shared.sky.cut(from, to);
         self.shared.timeline.cut(from, to, true);
-        NetSim::current().clog_link(self.machines[&from].id(), self.machines[&to].id());
     }
 
     /// Mends it.
     pub fn mend(&self, from: Place, to: Place) {
-        NetSim::current().unclog_link(self.machines[&from].id(), self.machines[&to].id());
         if self.shared.sky.mend(from, to) {
             self.shared.timeline.cut(from, to, false);
         }

@@ -1,7 +1,13 @@
 //! What runs on the machines: the production crates, put together as a process would.
 
-use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
+use rand::{SeedableRng as _, rngs::StdRng};
 use tonic::transport::Server;
 use verdict_client::{
     Clock,
@@ -17,12 +23,10 @@ use verdict_proto::{
 use verdict_raft_log::{NodeId, files::Spawn};
 use verdict_server::{Node, Options, Seams, Services};
 
-use super::{Shared, address_of, bank_name, disk::WatchedDisk, links::SimLinks, lock, teller::Teller};
-use crate::{
-    history::What,
-    plan::{BANKS, NODES, Place},
-    workload,
+use super::{
+    Shared, address_of, bank_name, disk::WatchedDisk, door::Door, links::SimLinks, links::Sky, lock, teller::Teller,
 };
+use crate::{history::What, plan::Place, workload};
 
 pub(super) const NODE_PORT: u16 = 7100;
 const BANK_PORT: u16 = 7200;
@@ -36,11 +40,12 @@ pub const ELECTION_MOST: Duration = Duration::from_millis(2 * ELECTION_MAX_MS);
 const ELECTION_MAX_MS: u64 = 300;
 
 fn options(shared: &Shared, node: u64) -> Options {
-    let nodes: BTreeMap<NodeId, String> =
-        (1..=NODES).map(|node| (NodeId(node), format!("{}:{NODE_PORT}", address_of(Place::Node(node))))).collect();
+    let nodes: BTreeMap<NodeId, String> = (1..=shared.plan.nodes)
+        .map(|node| (NodeId(node), format!("{}:{NODE_PORT}", address_of(Place::Node(node)))))
+        .collect();
     let mut options = Options::new("simulated", NodeId(node), nodes);
     let resource = |bank| (bank_name(bank), format!("http://{}:{BANK_PORT}", address_of(Place::Bank(bank))));
-    options.resources = (0..BANKS).map(resource).collect();
+    options.resources = (0..shared.plan.banks).map(resource).collect();
     options.vote_timeout = Duration::from_millis(2_500);
     options.max_vote_timeout = Duration::from_millis(MAX_VOTE_MS);
     options.timeout = Duration::from_secs(5);
@@ -56,7 +61,7 @@ fn options(shared: &Shared, node: u64) -> Options {
 /// A node's process.
 pub(super) async fn node(shared: Arc<Shared>, node: u64) {
     let place = Place::Node(node);
-    let Shared { plan, history, sky, disks, journal, .. } = &*shared;
+    let Shared { plan, history, sky, disks, paces, journal, .. } = &*shared;
     let disk = WatchedDisk {
         mount: disks[&node].mount(),
         node,
@@ -66,10 +71,10 @@ pub(super) async fn node(shared: Arc<Shared>, node: u64) {
     };
     let seams = Seams {
         disk: Arc::new(disk),
-        log_driver: Spawn::Task { write: Duration::ZERO, sync: plan.sync },
+        log_driver: Spawn::PacedTask(paces[&node].clone()),
         clock: shared.clock(place) as Arc<dyn Clock>,
         seed: shared.draw(),
-        links: Arc::new(SimLinks { node, sky: Arc::clone(sky), flaw: plan.flaw }),
+        links: Arc::new(SimLinks { node, shared: Arc::clone(&shared), sky: Arc::clone(sky), flaw: plan.flaw }),
     };
     let started = match Node::start(options(&shared, node), seams).await {
         Ok(started) => started,
@@ -79,17 +84,17 @@ pub(super) async fn node(shared: Arc<Shared>, node: u64) {
     shared.timeline.serves(place, true);
     lock(&shared.sick).take_if(|sick| *sick == node);
     let services = started.services().clone();
-    drop(tokio::spawn(serve(services, SocketAddr::new(address_of(place), NODE_PORT))));
+    drop(tokio::spawn(serve(services, Arc::clone(&shared.sky), node)));
     watch(&shared, node, &started).await;
 }
 
-async fn serve(services: Services, address: SocketAddr) {
+async fn serve(services: Services, sky: Arc<Sky>, node: u64) {
     let served = Server::builder()
-        .add_service(TransactionsServer::new(services.transactions()))
-        .add_service(BranchesServer::new(services.branches()))
-        .add_service(OperatorServer::new(services.operator()))
-        .add_service(PeerServer::new(services.peer()))
-        .serve(address)
+        .add_service(TransactionsServer::new(Door::new(services.transactions(), &sky, node)))
+        .add_service(BranchesServer::new(Door::new(services.branches(), &sky, node)))
+        .add_service(OperatorServer::new(Door::new(services.operator(), &sky, node)))
+        .add_service(PeerServer::new(Door::new(services.peer(), &sky, node)))
+        .serve(SocketAddr::new(address_of(Place::Node(node)), NODE_PORT))
         .await;
     served.expect("a simulated server ends with its machine");
 }
@@ -124,6 +129,8 @@ pub(super) async fn bank(shared: Arc<Shared>, bank: usize) {
     let place = Place::Bank(bank);
     let memory = shared.memories[bank].clone();
     let teller = Teller {
+        shared: Arc::clone(&shared),
+        random: Arc::new(Mutex::new(StdRng::seed_from_u64(shared.draw()))),
         place,
         history: shared.history.clone(),
         flaw: shared.plan.flaw,

@@ -1,23 +1,32 @@
 //! A bank's side of the protocol, watched; with a flaw, one that breaks the contract.
 
-use std::sync::Arc;
+use std::{
+    sync::{Arc, Mutex, atomic::Ordering},
+    time::Duration,
+};
 
+use bytes::Bytes;
+use rand::{RngExt as _, rngs::StdRng};
+use tokio::time::sleep;
 use verdict_client::{
     participant::{NotAnswered, Prepare, ResourceManager, Settle, Settled, Voted, rules::Record},
     resource::memory::{Memory, MemoryManager},
 };
-use verdict_protocol::{BranchId, Outcome};
+use verdict_protocol::{BranchId, Outcome, Reason};
 
 use crate::{
     bank::Bank,
     flaws::Flaw,
     history::{History, What},
-    plan::Place,
+    plan::{Mood, Place},
+    world::{Shared, lock},
 };
 
 /// A bank as its process serves it.
 #[derive(Clone, Debug)]
 pub(super) struct Teller {
+    pub shared: Arc<Shared>,
+    pub random: Arc<Mutex<StdRng>>,
     pub place: Place,
     pub history: History,
     pub flaw: Option<Flaw>,
@@ -51,17 +60,86 @@ impl Teller {
     }
 }
 
+/// What a bank does of its own accord at one request to prepare.
+#[derive(Debug, Default)]
+struct Caprice {
+    refuses: bool,
+    stalls: Duration,
+    /// Before it votes, not after.
+    stalls_first: bool,
+    dies: Option<Duration>,
+}
+
+/// The longest that a bank stalls: some votes then come after their deadline.
+const LONGEST_STALL_MS: u64 = 5_000;
+/// The longest from a vote to its bank's death.
+const DIES_WITHIN_MS: u64 = 60;
+
+impl Teller {
+    /// Refuses, with a tombstone: what was refused once is refused for ever.
+    async fn refuse(&self, request: Prepare) -> Result<Voted, NotAnswered> {
+        let Prepare { stamp, branch, resource, .. } = request;
+        self.manager.rollback(Settle { stamp, branch, resource, payload: Bytes::new() }).await?;
+        Ok(Voted::refused(Reason::refused("not today", "MOOD", true)))
+    }
+
+    fn caprice(&self) -> Caprice {
+        if self.shared.calm.load(Ordering::Relaxed) {
+            return Caprice::default();
+        }
+        let Mood { refuses, stalls, dies_voting, dies_in_doubt } = self.shared.plan.mood;
+        let random = &mut *lock(&self.random);
+        let stall = Duration::from_millis(random.random_range(1..=LONGEST_STALL_MS));
+        let soon = Duration::from_millis(random.random_range(1..=DIES_WITHIN_MS));
+        Caprice {
+            refuses: random.random_bool(refuses),
+            stalls: if random.random_bool(stalls) { stall } else { Duration::ZERO },
+            stalls_first: random.random_bool(0.5),
+            dies: match (random.random_bool(dies_voting), random.random_bool(dies_in_doubt)) {
+                (true, _) => Some(Duration::ZERO),
+                (false, true) => Some(soon),
+                (false, false) => None,
+            },
+        }
+    }
+}
+
 #[tonic::async_trait]
 impl ResourceManager for Teller {
     async fn prepare(&self, request: Prepare) -> Result<Voted, NotAnswered> {
         let branch = request.branch;
         self.record(What::PrepareCame { branch, term: request.stamp.term });
-        let answer = self.manager.prepare(request).await;
+        let Caprice { refuses, stalls, stalls_first, dies } = self.caprice();
+        if stalls_first {
+            sleep(stalls).await;
+        }
+        let answer = match self.memory.record(branch) {
+            None if refuses => self.refuse(request).await,
+            _ => self.manager.prepare(request).await,
+        };
         self.record(match &answer {
             Ok(voted) => What::Voted { branch, vote: voted.vote },
             Err(error) => What::NotAnswered { branch, error: error.to_string() },
         });
-        answer
+        if !stalls_first && !stalls.is_zero() {
+            sleep(stalls).await;
+        }
+        match dies {
+            Some(after) if after.is_zero() => {
+                // With its vote durable and not answered.
+                self.shared.dooms(self.place);
+                std::future::pending().await
+            }
+            Some(after) => {
+                let (shared, place) = (Arc::clone(&self.shared), self.place);
+                drop(tokio::spawn(async move {
+                    sleep(after).await;
+                    shared.dooms(place);
+                }));
+                answer
+            }
+            None => answer,
+        }
     }
 
     async fn commit(&self, request: Settle) -> Result<Settled, NotAnswered> {

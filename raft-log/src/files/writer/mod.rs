@@ -20,4 +20,4 @@ mod handle;
 mod spawn;
 
 pub use handle::{Flushed, LogWriter, WriterOptions};
-pub use spawn::Spawn;
+pub use spawn::{Pace, Spawn};

@@ -1,7 +1,7 @@
 //! Who runs the steps.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -12,13 +12,31 @@ use crate::files::error::StorageError;
 use crate::files::spare::Spare;
 
 /// Who drives the files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Spawn {
     /// A thread of its own, for a real disk.
     Thread,
     /// A task of the current asynchronous runtime, for a disk in memory: it sleeps so long before a write is done and
     /// before a sync is done.
     Task { write: Duration, sync: Duration },
+    /// The same with writes that take no time, and syncs that take as long as the pace says when they begin: a disk
+    /// that stalls now and then.
+    PacedTask(Pace),
+}
+
+/// How long a sync takes from now on. Clones are the same pace.
+#[derive(Debug, Clone, Default)]
+pub struct Pace(Arc<AtomicU64>);
+
+impl Pace {
+    /// In whole microseconds.
+    pub fn set(&self, sync: Duration) {
+        self.0.store(u64::try_from(sync.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    pub fn sync(&self) -> Duration {
+        Duration::from_micros(self.0.load(Ordering::Relaxed))
+    }
 }
 
 pub(super) fn spawn(how: Spawn, engine: Engine, queue: mpsc::Receiver<Op>) -> Result<(), StorageError> {
@@ -29,7 +47,11 @@ pub(super) fn spawn(how: Spawn, engine: Engine, queue: mpsc::Receiver<Op>) -> Re
             spawned.map(drop).map_err(|e| StorageError::of("starting a thread for", "the log", e))
         }
         Spawn::Task { write, sync } => {
-            drop(tokio::spawn(as_task(engine, queue, write, sync)));
+            drop(tokio::spawn(as_task(engine, queue, write, move || sync)));
+            Ok(())
+        }
+        Spawn::PacedTask(pace) => {
+            drop(tokio::spawn(as_task(engine, queue, Duration::ZERO, move || pace.sync())));
             Ok(())
         }
     }
@@ -91,14 +113,14 @@ impl Drop for SpareMaker {
     }
 }
 
-async fn as_task(mut engine: Engine, mut queue: mpsc::Receiver<Op>, write: Duration, sync: Duration) {
+async fn as_task(mut engine: Engine, mut queue: mpsc::Receiver<Op>, write: Duration, sync: impl Fn() -> Duration) {
     while let Some(op) = queue.recv().await {
         engine.take(op);
         engine.take_more(&mut queue);
         while let Some(next) = engine.step() {
             let pause = match next {
                 Step::Write => write,
-                Step::Sync => sync,
+                Step::Sync => sync(),
                 Step::Other => Duration::ZERO,
             };
             if !pause.is_zero() {

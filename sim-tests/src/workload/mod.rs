@@ -1,7 +1,12 @@
-//! What clients do: transfers over several banks, retried, repeated, raced and given up in every way that is allowed.
+//! What clients do: transfers, seats and lists at several banks, retried, repeated, raced and given up in every way that is allowed.
 //!
 //! A client that is killed forgets nothing in vain: what it had begun lies on the table ([`Work`]), and another
 //! client may take it up under its xid, as a restarted process would.
+
+mod calls;
+mod lists;
+mod seats;
+mod transfers;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,13 +16,13 @@ use std::{
 
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use tokio::time::{sleep, timeout};
-use verdict_client::{Branch, CallError, Decision, RefusalCode, Transaction, Verdict};
+use verdict_client::{Branch, Transaction, Verdict};
 use verdict_protocol::{BranchId, Xid};
 
+pub use self::calls::look_up;
 use crate::{
-    bank::payload,
-    history::{Answer, Ask, History, What},
-    plan::{ACCOUNTS, BANKS, Place},
+    history::{History, What},
+    plan::Place,
     world::{Shared, bank_name, bank_of},
 };
 
@@ -94,6 +99,11 @@ impl Work {
         true
     }
 
+    /// The branches of a transaction as they were ordered.
+    fn ordered(&self, xid: Xid) -> Vec<Branch> {
+        self.table().ordered.get(&xid).cloned().unwrap_or_default()
+    }
+
     fn order(&self, xid: Xid, branches: Vec<Branch>) {
         let mut table = self.table();
         table.ordered.insert(xid, branches);
@@ -165,9 +175,11 @@ enum Style {
     Repeat,
     /// Takes up what another began.
     TakeUp,
+    /// Commits, waits until all branches are settled, and reads what they left.
+    ReadBack,
 }
 
-const STYLES: [(Style, u32); 9] = [
+const STYLES: [(Style, u32); 10] = [
     (Style::Plain, 30),
     (Style::Enlist, 12),
     (Style::Begin, 8),
@@ -177,6 +189,7 @@ const STYLES: [(Style, u32); 9] = [
     (Style::Vanish, 4),
     (Style::Repeat, 9),
     (Style::TakeUp, 8),
+    (Style::ReadBack, 8),
 ];
 
 impl Lane {
@@ -231,6 +244,11 @@ impl Lane {
                 self.get(transaction.xid()).await;
                 self.commit(&transaction).await;
             }
+            Style::ReadBack => {
+                let transaction = self.order(self.verdict.transaction());
+                self.commit(&transaction).await;
+                self.read_lists(transaction.xid()).await;
+            }
             Style::TakeUp => {
                 let found = self.shared.work.take_up(&mut self.random());
                 let Some((xid, branches)) = found else { return };
@@ -247,45 +265,28 @@ impl Lane {
         self.random().random_bool(probability)
     }
 
-    /// Draws what is to be transferred: what some accounts lose, others get.
+    /// Draws what is to be done.
     fn order(&self, mut transaction: Transaction) -> Transaction {
-        let mut branches = Vec::new();
-        {
+        let banks = self.shared.plan.banks;
+        let (deeds, filler) = {
             let random = &mut *self.random();
-            let amount: i64 = random.random_range(1..=60);
-            let first = random.random_range(0..BANKS);
-            let step = if random.random_bool(0.2) { 0 } else { random.random_range(1..BANKS) };
-            let second = (first + step) % BANKS;
-            branches.push((first, random.random_range(0..ACCOUNTS), -amount));
-            if random.random_bool(0.4) {
-                let part = random.random_range(0..=amount);
-                branches.push((second, random.random_range(0..ACCOUNTS), part));
-                let third = (2 * BANKS - first - second) % BANKS;
-                branches.push((third, random.random_range(0..ACCOUNTS), amount - part));
-            } else {
-                branches.push((second, random.random_range(0..ACCOUNTS), amount));
-            }
-            if random.random_bool(0.08) {
-                branches.push((random.random_range(0..BANKS), 0, 0));
-            }
-            if random.random_bool(0.05) {
-                // There is no such account: the bank refuses.
-                branches.push((random.random_range(0..BANKS), ACCOUNTS, 1));
-            }
-        }
-        // A batch of more than a sector can be torn.
-        let filler = if self.chance(0.5) { self.random().random_range(0..1_500) } else { 0 };
+            let deeds = match random.random_range(0..10) {
+                0..5 => transfers::draw(random, banks),
+                5..8 => seats::draw(random, banks),
+                _ => lists::draw(random, banks),
+            };
+            // A batch of more than a sector can be torn.
+            (deeds, if random.random_bool(0.5) { random.random_range(0..1_500) } else { 0 })
+        };
         let mut listed = Vec::new();
-        for (number, (bank, account, change)) in (1..).zip(&branches) {
-            let resource = bank_name(*bank);
-            let branch = Branch { number, resource, payload: payload(*account, *change, filler).into(), vote: None };
+        for (number, (bank, deed)) in (1..).zip(&deeds) {
+            let (resource, payload) = (bank_name(*bank), deed.payload(filler).into());
+            let branch = Branch { number, resource, payload, vote: None };
             transaction.add_branch(branch.clone()).expect("the numbers differ");
             listed.push(branch);
         }
         let xid = transaction.xid();
-        let told = (1..)
-            .zip(&branches)
-            .map(|(number, (bank, account, change))| (number, *bank, payload(*account, *change, 0)));
+        let told = (1..).zip(&deeds).map(|(number, (bank, deed))| (number, *bank, deed.to_string()));
         self.history().record(self.place, What::Ordered { xid, branches: told.collect() });
         self.shared.work.order(xid, listed);
         transaction
@@ -327,98 +328,5 @@ impl Lane {
         });
         self.commit(&transaction).await;
         drop(rollback.await);
-    }
-
-    /// Registers branches, each by a call; or only some.
-    async fn enlist(&self, transaction: &Transaction, all: bool) {
-        let branches = self.shared.work.table().ordered.get(&transaction.xid()).cloned().unwrap_or_default();
-        let mut registering = self.verdict.resume(transaction.xid());
-        for branch in branches {
-            if !all && self.chance(0.4) {
-                continue;
-            }
-            let (xid, ask) = (transaction.xid(), Ask::Enlist(branch.number));
-            let Branch { number, resource, payload, .. } = branch;
-            let call = self.asks(xid, ask);
-            let answer = match registering.enlist_as(number, resource, payload).await {
-                Ok(_) => Answer::Done,
-                Err(error) => failed(&error),
-            };
-            self.hears(call, xid, ask, answer);
-        }
-    }
-
-    /// Commits until there is an answer.
-    async fn commit(&self, transaction: &Transaction) {
-        let xid = transaction.xid();
-        loop {
-            let call = self.asks(xid, Ask::Commit);
-            let done = transaction.commit().await;
-            if self.decided(call, xid, Ask::Commit, done) {
-                return;
-            }
-        }
-    }
-
-    async fn rollback(&self, transaction: &Transaction) {
-        let xid = transaction.xid();
-        loop {
-            let call = self.asks(xid, Ask::Rollback);
-            let done = transaction.rollback("the client changed its mind").await;
-            if self.decided(call, xid, Ask::Rollback, done) {
-                return;
-            }
-        }
-    }
-
-    /// Records an answer; false if there was none.
-    fn decided(&self, call: u64, xid: Xid, ask: Ask, done: Result<Decision, CallError>) -> bool {
-        let (answer, heard) = match done {
-            Ok(decision) => (decided(decision), true),
-            Err(error @ CallError::Unknown { .. }) => (failed(&error), false),
-            // Nothing was logged for want of room: it may be asked again.
-            Err(error) => (failed(&error), error.code() != Some(RefusalCode::Overloaded)),
-        };
-        self.hears(call, xid, ask, answer);
-        if heard {
-            self.shared.work.heard(xid);
-        }
-        heard
-    }
-
-    async fn get(&self, xid: Xid) {
-        let call = self.asks(xid, Ask::Get);
-        let answer = look_up(&self.verdict, xid).await;
-        self.hears(call, xid, Ask::Get, answer);
-    }
-
-    fn asks(&self, xid: Xid, ask: Ask) -> u64 {
-        let call = self.history().call();
-        self.history().record(self.place, What::Asked { call, xid, ask });
-        call
-    }
-
-    fn hears(&self, call: u64, xid: Xid, ask: Ask, answer: Answer) {
-        self.history().record(self.place, What::Answered { call, xid, ask, answer });
-    }
-}
-
-/// Looks a transaction up.
-pub async fn look_up(verdict: &Verdict, xid: Xid) -> Answer {
-    match verdict.get(xid).await {
-        Ok(status) => status.decision.map_or(Answer::Undecided(status.state), decided),
-        Err(error) => failed(&error),
-    }
-}
-
-fn decided(decision: Decision) -> Answer {
-    let reason = decision.reason.map_or_else(String::new, |reason| format!("{}: {}", reason.code, reason.text));
-    Answer::Decided { outcome: decision.outcome, index: decision.log_index, reason }
-}
-
-fn failed(error: &CallError) -> Answer {
-    match error {
-        CallError::Unknown { .. } => Answer::Unknown,
-        CallError::Refused { code, .. } => Answer::Refused(code.to_string()),
     }
 }
