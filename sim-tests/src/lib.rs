@@ -18,6 +18,7 @@
 pub mod bank;
 pub mod chance;
 pub mod chart;
+pub mod classic;
 pub mod faults;
 pub mod flaws;
 pub mod history;

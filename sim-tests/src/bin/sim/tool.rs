@@ -10,7 +10,7 @@ use std::{
 };
 
 use clap::{Args, Parser, Subcommand};
-use verdict_sim_tests::{flaws::Flaw, overrides::Overrides, plan::Plan};
+use verdict_sim_tests::{classic, flaws::Flaw, overrides::Overrides, plan::Plan};
 
 use super::mutants;
 
@@ -37,6 +37,8 @@ enum Command {
     },
     /// Finds a smaller scenario in which a seed still fails.
     Shrink(shrink::Options),
+    /// Prints the four situations of two-phase commit, on a classic coordinator and on Verdict, as a table.
+    Scenarios,
     /// Shows for each seeded bug how many seeds it takes to find it.
     Mutants(mutants::Arguments),
 }
@@ -76,6 +78,10 @@ pub(super) fn main() -> ExitCode {
         Command::Twice { seed, seeds } => replay::twice(seed, seeds),
         Command::Shrink(options) => shrink::shrink(&options),
         Command::Mutants(arguments) => mutants::run(&arguments),
+        Command::Scenarios => {
+            print!("{}", classic::table());
+            ExitCode::SUCCESS
+        }
     }
 }
 
