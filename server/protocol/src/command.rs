@@ -5,11 +5,13 @@
 //!   answer = postcard(one Result per command)
 //! ```
 
+use std::fmt;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::{BranchId, BranchNumber, ClusterId, LogTime, Reason, ResourceName, Rules, Settlement, Vote, Xid};
+use crate::{BranchId, BranchNumber, ClusterId, LogTime, Outcome, Reason, ResourceName, Rules, Settlement, Vote, Xid};
 
 /// Changes the ledger when it is applied, and only then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,8 +22,9 @@ pub enum Command {
     Begin { xid: Xid, timeout_ms: u64 },
     /// Registers branches. Names a transaction for the first time, or adds to an open list.
     Enlist { xid: Xid, branches: Vec<NewBranch>, timeout_ms: u64 },
-    /// Closes the list: registered ∪ listed. Votes brought along are never split from it.
-    Prepare { xid: Xid, branches: Vec<ListedBranch>, vote_timeout_ms: u64 },
+    /// Closes the list: registered ∪ listed. Votes brought along are never split from it. With a `delegate`, that branch
+    /// decides once all others have promised.
+    Prepare { xid: Xid, branches: Vec<ListedBranch>, vote_timeout_ms: u64, delegate: Option<BranchNumber> },
     /// A branch's vote. Never creates a transaction.
     Vote { branch: BranchId, vote: Vote, reason: Option<Reason> },
     /// ABORTED if it is not decided.
@@ -30,6 +33,48 @@ pub enum Command {
     PresumeAbort { xid: Xid },
     /// Branches that took their outcome.
     Settled { items: Vec<SettledItem> },
+    /// What the branch that decides has come to.
+    Conclude { branch: BranchId, conclusion: Conclusion },
+    /// An operator's word on what the protocol cannot settle by itself. What can break atomicity needs `force`.
+    Resolve { xid: Xid, resolution: Resolution, word: Word, force: bool },
+    /// An operator has seen how a transaction ended, and it need not be shown any more.
+    Forget { xid: Xid, word: Word, force: bool },
+}
+
+/// What a branch came to that was given the decision.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Conclusion {
+    /// It has committed, and its decision record says so.
+    Committed,
+    /// It can never commit any more.
+    Fenced(Option<Reason>),
+}
+
+/// What an operator decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Resolution {
+    /// Of a transaction that is not decided. COMMITTED only where the decision was delegated.
+    Decide(Outcome),
+    /// How a branch ended, that will not say so itself any more.
+    Settle { number: BranchNumber, settlement: Settlement },
+}
+
+/// Who said it and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Word {
+    pub who: String,
+    pub why: String,
+}
+
+impl Word {
+    /// The most bytes of a name or a reason.
+    pub const MAX_TEXT: usize = 256;
+}
+
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.who, self.why)
+    }
 }
 
 impl Command {
@@ -55,6 +100,9 @@ impl Command {
                 Self::Vote { reason, .. } => reason.as_ref().map_or(0, of_reason),
                 Self::Abort { reason, .. } => of_reason(reason),
                 Self::Settled { items } => items.len() * FIXED,
+                Self::Conclude { conclusion: Conclusion::Fenced(Some(reason)), .. } => of_reason(reason),
+                Self::Conclude { .. } => 0,
+                Self::Resolve { word, .. } | Self::Forget { word, .. } => word.who.len() + word.why.len(),
             }
     }
 }
@@ -119,6 +167,14 @@ pub enum Refusal {
     UnknownBranch,
     #[error("the cluster is not founded yet: its first leader is still starting")]
     NotFounded,
+    #[error("the decision was not given to this branch")]
+    NotDelegated,
+    #[error("the transaction is not decided: there is nothing to settle or to forget yet")]
+    Undecided,
+    #[error("{what}: add --force if that is what you want")]
+    NeedsForce { what: String },
+    #[error("not every branch has promised: nobody can commit the transaction")]
+    NotPromised,
 }
 
 /// An entry that this version cannot read.

@@ -20,7 +20,8 @@ mod log_clock;
 mod vocabulary;
 
 pub use command::{
-    Answer, Command, DecodeError, Entry, ListedBranch, NewBranch, Refusal, SettledItem, decode_answers, encode_answers,
+    Answer, Command, Conclusion, DecodeError, Entry, ListedBranch, NewBranch, Refusal, Resolution, SettledItem, Word,
+    decode_answers, encode_answers,
 };
 pub use coordinator::{
     Coordinator, Effect, Event, Held, Patience, ProposalId, Reply, Report, Request, Token,

@@ -94,7 +94,7 @@ impl Reason {
     pub fn new(code: ReasonCode, text: impl Into<String>) -> Self {
         let retryable = match code {
             ReasonCode::Deadline | ReasonCode::Timeout | ReasonCode::Limit | ReasonCode::Presumed => true,
-            ReasonCode::Refused | ReasonCode::Rollback | ReasonCode::Skewed => false,
+            ReasonCode::Refused | ReasonCode::Rollback | ReasonCode::Skewed | ReasonCode::Operator => false,
         };
         Self { code, text: cut(text.into()), source_code: String::new(), retryable }
     }
@@ -130,6 +130,8 @@ pub enum ReasonCode {
     Limit,
     /// A branch asked about a transaction that nobody had heard of.
     Presumed,
+    /// An operator decided.
+    Operator,
 }
 
 impl fmt::Display for ReasonCode {
@@ -142,6 +144,7 @@ impl fmt::Display for ReasonCode {
             Self::Skewed => "SKEWED",
             Self::Limit => "LIMIT",
             Self::Presumed => "PRESUMED",
+            Self::Operator => "OPERATOR",
         })
     }
 }

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 
 use crate::{
-    Answer, BranchId, BranchNumber, Change, Command, ListedBranch, NewBranch, Order, Outcome, Reason, Recorded,
-    Refusal, ResourceName, SettledItem, Settlement, Vote, Xid,
+    Answer, BranchId, BranchNumber, Change, Command, Conclusion, ListedBranch, NewBranch, Order, Outcome, Reason,
+    Recorded, Refusal, Resolution, ResourceName, SettledItem, Settlement, Vote, Word, Xid,
 };
 
 /// Who asked: made by the shell, given back with the reply, used once.
@@ -31,6 +31,8 @@ pub enum Request {
         xid: Xid,
         branches: Vec<ListedBranch>,
         vote_timeout_ms: u64,
+        /// The branch that decides once all others have promised.
+        delegate: Option<BranchNumber>,
     },
     Rollback {
         xid: Xid,
@@ -45,6 +47,18 @@ pub enum Request {
     Inquire {
         branch: BranchId,
         held_ms: u64,
+    },
+    /// An operator's.
+    Resolve {
+        xid: Xid,
+        resolution: Resolution,
+        word: Word,
+        force: bool,
+    },
+    Forget {
+        xid: Xid,
+        word: Word,
+        force: bool,
     },
 }
 
@@ -83,6 +97,11 @@ pub enum Event {
         branch: BranchId,
         error: String,
     },
+    /// The branch that decides has done so.
+    Concluded {
+        branch: BranchId,
+        conclusion: Conclusion,
+    },
     /// A participant took its outcome.
     Acknowledged {
         branch: BranchId,
@@ -115,6 +134,14 @@ pub enum Effect {
         resource: ResourceName,
         payload: Bytes,
         within_ms: u64,
+    },
+    /// Ask the branch that decides to commit, or, with `fence`, to say whether it has and to make sure that it does not
+    /// any more. Its answer is [`Event::Concluded`] or [`Event::NotAsked`].
+    Delegate {
+        branch: BranchId,
+        resource: ResourceName,
+        payload: Bytes,
+        fence: bool,
     },
     /// Tell a branch its outcome.
     Tell {

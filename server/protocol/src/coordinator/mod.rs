@@ -10,6 +10,7 @@
 //! ```
 
 pub(crate) mod backoff;
+mod delegating;
 mod message;
 mod settling;
 mod timers;
@@ -22,6 +23,7 @@ use std::collections::BTreeMap;
 pub use message::{Effect, Event, ProposalId, Reply, Report, Request, Token};
 
 use timers::Timers;
+use voting::Closing;
 use work::Work;
 
 use crate::{Answer, BranchId, Change, Command, Ledger, LogTime, Order, Outcome, Phase, Refusal, State, Xid};
@@ -121,6 +123,7 @@ impl Coordinator {
                     call.fail(now, branch, error, &mut self.timers);
                 }
             }
+            Event::Concluded { branch, conclusion } => self.concluded(branch, conclusion, ledger, &mut effects),
             Event::Wake => self.wake(now, ledger, &mut effects),
         }
         let first = self.timers.first();
@@ -160,6 +163,7 @@ impl Coordinator {
                     let deadline = (*deadline).max(now.plus(self.patience.least_vote_ms));
                     self.closed(now, xid, deadline, ledger, effects);
                 }
+                Phase::Delegated { .. } => self.ask_delegate(now, xid, ledger, effects),
                 Phase::Decided { .. } => self.tell_all(xid, ledger, effects),
             }
         }
@@ -182,11 +186,13 @@ impl Coordinator {
                 let command = Command::Enlist { xid, branches, timeout_ms };
                 self.propose(Pending::Change { token, xid }, vec![command], effects);
             }
-            Request::Commit { xid, branches, vote_timeout_ms } => {
-                if ledger.would_close(xid, &branches) {
-                    self.ask_early(now.plus(vote_timeout_ms), now, xid, &branches, ledger, effects);
+            Request::Commit { xid, branches, vote_timeout_ms, delegate } => {
+                if ledger.would_close(xid, &branches, delegate) {
+                    let deadline = now.plus(vote_timeout_ms);
+                    let closing = Closing { branches: &branches, delegate, deadline };
+                    self.ask_early(now, xid, &closing, ledger, effects);
                 }
-                let command = Command::Prepare { xid, branches, vote_timeout_ms };
+                let command = Command::Prepare { xid, branches, vote_timeout_ms, delegate };
                 self.propose(Pending::Commit { token, xid }, vec![command], effects);
             }
             Request::Rollback { xid, reason } => {
@@ -195,6 +201,13 @@ impl Coordinator {
             Request::Vote { branch, vote, reason } => {
                 let command = Command::Vote { branch, vote, reason };
                 self.propose(Pending::Order { token, branch }, vec![command], effects);
+            }
+            Request::Resolve { xid, resolution, word, force } => {
+                let command = Command::Resolve { xid, resolution, word, force };
+                self.propose(Pending::Change { token, xid }, vec![command], effects);
+            }
+            Request::Forget { xid, word, force } => {
+                self.propose(Pending::Change { token, xid }, vec![Command::Forget { xid, word, force }], effects);
             }
             Request::Inquire { branch, held_ms } => {
                 let order = ledger.order(branch);
@@ -213,6 +226,7 @@ impl Coordinator {
         match change {
             Change::Opened { xid, expires_at } => self.arm(*xid, *expires_at),
             Change::Closed { xid, deadline } => self.closed(now, *xid, *deadline, ledger, effects),
+            Change::Delegated { xid } => self.ask_delegate(now, *xid, ledger, effects),
             Change::Decided { xid, outcome } => self.decided(*xid, *outcome, ledger, effects),
             Change::TellAgain { branch } => self.tell(*branch, ledger, effects),
             Change::PromiseBroken { branch } => effects.push(Effect::Report(Report::PromiseBroken(*branch))),

@@ -1,24 +1,35 @@
 //! Asking the branches, and proposing their votes.
 
 use super::{Coordinator, Effect, Pending};
-use crate::{BranchId, Command, Ledger, ListedBranch, LogTime, Phase, Reason, Vote, Xid};
+use crate::{BranchId, BranchNumber, Command, Ledger, ListedBranch, LogTime, Phase, Reason, Vote, Xid};
+
+/// The list of a Commit call, on its way to the log.
+pub(super) struct Closing<'a> {
+    pub(super) branches: &'a [ListedBranch],
+    pub(super) delegate: Option<BranchNumber>,
+    pub(super) deadline: LogTime,
+}
 
 impl Coordinator {
     /// Asks the branches before the list is in the log: the append and the prepares take their time side by side.
     ///
-    /// A branch whose vote the client brings along is prepared already, and is not asked.
+    /// A branch whose vote the client brings along is prepared already, and is not asked; the one that decides is asked
+    /// last.
     pub(super) fn ask_early(
         &mut self,
-        deadline: LogTime,
         now: LogTime,
         xid: Xid,
-        branches: &[ListedBranch],
+        closing: &Closing<'_>,
         ledger: &Ledger,
         effects: &mut Vec<Effect>,
     ) {
+        let Closing { branches, delegate, deadline } = *closing;
         let work = self.works.entry(xid).or_default();
         work.deadline = work.deadline.max(deadline);
-        let brought = |number| branches.iter().any(|listed| listed.branch.number == number && listed.vote.is_some());
+        let brought = |number| {
+            delegate == Some(number)
+                || branches.iter().any(|listed| listed.branch.number == number && listed.vote.is_some())
+        };
         let registered = ledger.transaction(xid).into_iter().flat_map(|transaction| transaction.unvoted());
         for (number, branch) in registered.filter(|(number, _)| !brought(*number)) {
             work.ask(now, BranchId { xid, number }, &branch.resource, &branch.payload, effects);

@@ -27,6 +27,7 @@ impl Coordinator {
         let Some(work) = self.works.get_mut(&branch.xid) else { return };
         match &open.phase {
             Phase::Active { .. } => {}
+            Phase::Delegated { .. } => self.ask_delegate(now, branch.xid, ledger, effects),
             Phase::Voting { .. } => {
                 if record.vote.is_none() {
                     work.ask_again(now, branch, &record.resource, &record.payload, effects);
@@ -61,6 +62,7 @@ impl Coordinator {
                 let text = format!("no vote from branch {} before the deadline", silent.join(", "));
                 (work.deadline, ReasonCode::Deadline, text)
             }
+            Phase::Delegated { .. } => return self.propose_conclusion(xid, ledger, effects),
             Phase::Decided { .. } => return,
         };
         // Votes that are complete but did not get into the log go before the deadline's abort.

@@ -9,7 +9,7 @@ use super::{
     message::{Effect, Token},
     timers::Timers,
 };
-use crate::{BranchId, BranchNumber, LogTime, Reason, ResourceName, Vote, Xid};
+use crate::{BranchId, BranchNumber, Conclusion, LogTime, Reason, ResourceName, Vote, Xid};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Work {
@@ -23,6 +23,8 @@ pub(super) struct Work {
     pub(super) telling: BTreeMap<BranchNumber, Call>,
     /// Answers to prepare that are not proposed yet.
     pub(super) votes: BTreeMap<BranchNumber, (Vote, Option<Reason>)>,
+    /// What the branch that decides has said.
+    pub(super) conclusion: Option<Conclusion>,
     pub(super) votes_proposed: bool,
     pub(super) abort_proposed: bool,
 }

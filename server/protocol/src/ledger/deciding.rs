@@ -5,25 +5,29 @@ use std::sync::Arc;
 use super::{
     Change, Ledger, OpenTransaction, Phase, Recorded,
     outcomes::OutcomeRecord,
+    transaction::list_digest,
     transition::{Event, Ruling, rule},
 };
-use crate::{Answer, BranchId, BranchNumber, ListedBranch, Outcome, Reason, ReasonCode, Refusal, Vote, Xid};
+use crate::{
+    Answer, BranchId, BranchNumber, Conclusion, ListedBranch, Outcome, Reason, ReasonCode, Refusal, Settlement, Vote,
+    Xid,
+};
 
 impl Ledger {
     pub(super) fn close(
         &mut self,
         xid: Xid,
         branches: &[ListedBranch],
-        list: u64,
         vote_timeout_ms: u64,
+        delegate: Option<BranchNumber>,
         changes: &mut Vec<Change>,
     ) {
-        let at = self.at;
+        let (at, list) = (self.at, list_digest(branches, delegate));
         let deadline = at.plus(vote_timeout_ms.min(self.rules.max_lifetime_ms));
         let open = self.open.entry(xid).or_insert_with(|| Arc::new(OpenTransaction::new(at, deadline)));
         let transaction = Arc::make_mut(open);
         let before = transaction.is_in_doubt();
-        transaction.phase = Phase::Voting { deadline, list };
+        transaction.phase = Phase::Voting { deadline, list, delegate };
         for listed in branches {
             transaction.register(&listed.branch);
             let branch = transaction.branches.get_mut(&listed.branch.number).expect("it was just registered");
@@ -53,7 +57,11 @@ impl Ledger {
             | Refusal::Expired
             | Refusal::UnknownTransaction
             | Refusal::UnknownBranch
-            | Refusal::NotFounded => ReasonCode::Limit,
+            | Refusal::NotFounded
+            | Refusal::NotDelegated
+            | Refusal::Undecided
+            | Refusal::NeedsForce { .. }
+            | Refusal::NotPromised => ReasonCode::Limit,
         };
         self.decide(xid, Outcome::Aborted, Some(Reason::new(code, refusal.to_string())), changes);
     }
@@ -108,7 +116,43 @@ impl Ledger {
         }
     }
 
-    /// Decides if the votes do. A refusal aborts at once; COMMITTED takes a closed list that has voted in full.
+    /// Takes the word of the branch that decides.
+    pub(super) fn conclude(&mut self, id: BranchId, conclusion: &Conclusion, changes: &mut Vec<Change>) -> Answer {
+        let known = self.transaction(id.xid).and_then(OpenTransaction::delegate) == Some(id.number);
+        let committed = *conclusion == Conclusion::Committed;
+        match rule(self.standing(id.xid), Event::Conclude { committed, known }) {
+            Ruling::Conclude => {
+                let (outcome, reason) = match conclusion {
+                    Conclusion::Committed => (Outcome::Committed, None),
+                    Conclusion::Fenced(reason) => (Outcome::Aborted, Some(self.fenced(id, reason.clone()))),
+                };
+                let open = self.open.get_mut(&id.xid).expect("a delegated transaction is in the open table");
+                let branch = Arc::make_mut(open).branches.get_mut(&id.number).expect("it is the one that decides");
+                // It needs to be told nothing.
+                branch.vote = Some(if committed { Vote::Prepared } else { Vote::Refused });
+                branch.settlement = Some(Settlement::Done);
+                branch.reason.clone_from(&reason);
+                self.decide(id.xid, outcome, reason, changes);
+                Ok(())
+            }
+            Ruling::Report => {
+                changes.push(Change::PromiseBroken { branch: id });
+                Ok(())
+            }
+            other => self.carry_out(id.xid, other, changes),
+        }
+    }
+
+    fn fenced(&self, id: BranchId, reason: Option<Reason>) -> Reason {
+        reason.unwrap_or_else(|| {
+            let branch = self.transaction(id.xid).and_then(|open| open.branches.get(&id.number));
+            let resource = branch.map_or_else(String::new, |branch| format!(" ({})", branch.resource));
+            Reason::new(ReasonCode::Refused, format!("branch {}{resource} decides, and did not commit", id.number))
+        })
+    }
+
+    /// Decides if the votes do, or hands the decision to the branch that is to have it. A refusal aborts at once;
+    /// COMMITTED takes a closed list that has voted in full.
     fn tally(&mut self, xid: Xid, changes: &mut Vec<Change>) -> bool {
         let Some(transaction) = self.transaction(xid) else { return false };
         let refused = transaction.branches.iter().find(|(_, branch)| branch.vote == Some(Vote::Refused));
@@ -119,12 +163,19 @@ impl Ledger {
             self.decide(xid, Outcome::Aborted, Some(reason), changes);
             return true;
         }
-        let complete = matches!(transaction.phase, Phase::Voting { .. })
-            && transaction.branches.values().all(|branch| branch.vote.is_some());
-        if complete {
-            self.decide(xid, Outcome::Committed, None, changes);
+        let Phase::Voting { deadline, list, delegate } = transaction.phase else { return false };
+        if transaction.unvoted().next().is_some() {
+            return false;
         }
-        complete
+        match delegate.filter(|number| transaction.branches.get(number).is_some_and(|branch| branch.vote.is_none())) {
+            None => self.decide(xid, Outcome::Committed, None, changes),
+            Some(delegate) => {
+                let open = self.open.get_mut(&xid).expect("it was just read");
+                Arc::make_mut(open).phase = Phase::Delegated { deadline, list, delegate };
+                changes.push(Change::Delegated { xid });
+            }
+        }
+        true
     }
 
     pub(super) fn decide(&mut self, xid: Xid, outcome: Outcome, reason: Option<Reason>, changes: &mut Vec<Change>) {

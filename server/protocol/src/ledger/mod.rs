@@ -25,8 +25,8 @@ use transaction::{fit, list_digest};
 use transition::{Door, Event, Fit, Ruling, Standing, rule};
 
 use crate::{
-    Answer, BranchId, ClusterId, Command, Entry, ListedBranch, LogTime, NewBranch, Outcome, Reason, ReasonCode,
-    Refusal, Xid,
+    Answer, BranchId, BranchNumber, ClusterId, Command, Entry, ListedBranch, LogTime, NewBranch, Outcome, Reason,
+    ReasonCode, Refusal, Xid,
 };
 
 /// The state that all nodes share.
@@ -57,6 +57,8 @@ pub enum Change {
     Opened { xid: Xid, expires_at: LogTime },
     /// The list is closed, and some have not voted.
     Closed { xid: Xid, deadline: LogTime },
+    /// All others have promised: this branch is to be asked for the decision.
+    Delegated { xid: Xid },
     /// The outcome is fixed.
     Decided { xid: Xid, outcome: Recorded<Outcome> },
     /// A branch voted PREPARED after the decision: it must hear the outcome.
@@ -112,11 +114,10 @@ impl Ledger {
                     other => self.carry_out(*xid, other, changes),
                 }
             }
-            Command::Prepare { xid, branches, vote_timeout_ms } => {
-                let list = list_digest(branches);
-                match rule(self.standing(*xid), Event::Prepare(self.prepare_fit(*xid, branches, list))) {
+            Command::Prepare { xid, branches, vote_timeout_ms, delegate } => {
+                match rule(self.standing(*xid), Event::Prepare(self.prepare_fit(*xid, branches, *delegate))) {
                     Ruling::Close => {
-                        self.close(*xid, branches, list, *vote_timeout_ms, changes);
+                        self.close(*xid, branches, *vote_timeout_ms, *delegate, changes);
                         Ok(())
                     }
                     Ruling::AbortAndRefuse(refusal) => {
@@ -150,6 +151,9 @@ impl Ledger {
                 }
                 Ok(())
             }
+            Command::Conclude { branch, conclusion } => self.conclude(*branch, conclusion, changes),
+            Command::Resolve { xid, resolution, word, force } => self.resolve(*xid, *resolution, word, *force, changes),
+            Command::Forget { xid, word, force } => self.forget(*xid, word, *force, changes),
         }
     }
 
@@ -164,16 +168,23 @@ impl Ledger {
             | Ruling::Abort
             | Ruling::AbortAndRefuse(_)
             | Ruling::Settle
+            | Ruling::Conclude
             | Ruling::TellAgain
             | Ruling::Report => unreachable!("{xid}: {ruling:?} is ruled only where it is handled, {changes:?}"),
         }
     }
 
-    fn prepare_fit(&self, xid: Xid, branches: &[ListedBranch], list: u64) -> Fit {
+    fn prepare_fit(&self, xid: Xid, branches: &[ListedBranch], delegate: Option<BranchNumber>) -> Fit {
+        let open = self.transaction(xid);
+        let is_listed = |number: &BranchNumber| {
+            open.is_some_and(|open| open.branches.contains_key(number))
+                || branches.iter().any(|listed| listed.branch.number == *number)
+        };
         match self.closed_list(xid) {
-            Some(closed) if closed == list => Fit::Same,
+            Some(closed) if closed == list_digest(branches, delegate) => Fit::Same,
             Some(_) => Fit::Contradicts,
-            None => fit(self.transaction(xid), branches.iter().map(|listed| &listed.branch), &self.rules),
+            None if delegate.as_ref().is_some_and(|number| !is_listed(number)) => Fit::Contradicts,
+            None => fit(open, branches.iter().map(|listed| &listed.branch), &self.rules),
         }
     }
 
@@ -203,6 +214,7 @@ impl Ledger {
             return match &transaction.phase {
                 Phase::Active { .. } => Standing::Active,
                 Phase::Voting { .. } => Standing::Voting,
+                Phase::Delegated { .. } => Standing::Delegated,
                 Phase::Decided { outcome, .. } => Standing::Decided(*outcome),
             };
         }
@@ -229,7 +241,9 @@ impl Ledger {
     fn closed_list(&self, xid: Xid) -> Option<u64> {
         match self.transaction(xid).map(|transaction| &transaction.phase) {
             Some(Phase::Active { .. }) => None,
-            Some(Phase::Voting { list, .. } | Phase::Decided { list, .. }) => Some(*list),
+            Some(Phase::Voting { list, .. } | Phase::Delegated { list, .. } | Phase::Decided { list, .. }) => {
+                Some(*list)
+            }
             None => self.outcomes.get(xid, &self.rules).map(|record| record.list),
         }
     }

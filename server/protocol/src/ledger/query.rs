@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use super::{
     Ledger, OpenTransaction, Phase, Recorded, Rules,
-    transaction::list_digest,
     transition::{Door, Event, Ruling, Standing, rule},
 };
-use crate::{BranchId, ClusterId, ListedBranch, LogTime, Outcome, Reason, Vote, Xid};
+use crate::{BranchId, BranchNumber, ClusterId, ListedBranch, LogTime, Outcome, Reason, Vote, Xid};
 
 /// A transaction's state as clients know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Active,
     Voting,
+    Delegated,
     Decided,
     Ended,
     Expired,
@@ -124,7 +124,7 @@ impl Ledger {
     pub fn outcome(&self, xid: Xid) -> Option<Recorded<Outcome>> {
         match self.transaction(xid).map(|transaction| &transaction.phase) {
             Some(Phase::Decided { outcome, index, .. }) => Some(Recorded::new(*outcome, *index)),
-            Some(Phase::Active { .. } | Phase::Voting { .. }) => None,
+            Some(Phase::Active { .. } | Phase::Voting { .. } | Phase::Delegated { .. }) => None,
             None => {
                 let record = self.outcomes.get(xid, &self.rules)?;
                 Some(Recorded::new(record.outcome, record.index))
@@ -139,13 +139,14 @@ impl Ledger {
             Standing::Unknown(Door::Open | Door::Skewed { .. } | Door::Full { .. }) => State::Unknown,
             Standing::Active => State::Active,
             Standing::Voting => State::Voting,
+            Standing::Delegated => State::Delegated,
             Standing::Decided(_) => State::Decided,
             Standing::Ended(_) => State::Ended,
         };
         let transaction = self.transaction(xid);
         let reason = match transaction.map(|transaction| &transaction.phase) {
             Some(Phase::Decided { reason, .. }) => reason.as_ref(),
-            Some(Phase::Active { .. } | Phase::Voting { .. }) => None,
+            Some(Phase::Active { .. } | Phase::Voting { .. } | Phase::Delegated { .. }) => None,
             None => self.outcomes.get(xid, &self.rules).and_then(|record| record.reason.as_deref()),
         };
         Status { xid, state, outcome: self.outcome(xid), reason, transaction }
@@ -163,10 +164,11 @@ impl Ledger {
         }
         match self.standing(branch.xid) {
             Standing::Unknown(Door::Expired) => Order::RollbackUnlisted,
-            Standing::Voting if !self.lists(branch) => Order::RollbackUnlisted,
+            Standing::Voting | Standing::Delegated if !self.lists(branch) => Order::RollbackUnlisted,
             Standing::Unknown(Door::Open | Door::Skewed { .. } | Door::Full { .. })
             | Standing::Active
             | Standing::Voting
+            | Standing::Delegated
             | Standing::Decided(_)
             | Standing::Ended(_) => Order::Wait,
         }
@@ -174,8 +176,8 @@ impl Ledger {
 
     /// Whether a Prepare with these branches would close the list if it were applied now. Only a hint: `apply` judges.
     #[must_use]
-    pub fn would_close(&self, xid: Xid, branches: &[ListedBranch]) -> bool {
-        let fit = self.prepare_fit(xid, branches, list_digest(branches));
+    pub fn would_close(&self, xid: Xid, branches: &[ListedBranch], delegate: Option<BranchNumber>) -> bool {
+        let fit = self.prepare_fit(xid, branches, delegate);
         self.cluster.is_some() && rule(self.standing(xid), Event::Prepare(fit)) == Ruling::Close
     }
 

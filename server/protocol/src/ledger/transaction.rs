@@ -6,7 +6,9 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::transition::Fit;
-use crate::{BranchNumber, ListedBranch, LogTime, NewBranch, Outcome, Reason, ResourceName, Rules, Settlement, Vote};
+use crate::{
+    BranchNumber, ListedBranch, LogTime, NewBranch, Outcome, Reason, ResourceName, Rules, Settlement, Vote, Word,
+};
 
 /// A transaction in the open table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,6 +16,8 @@ pub struct OpenTransaction {
     pub began_at: LogTime,
     pub phase: Phase,
     pub branches: BTreeMap<BranchNumber, Branch>,
+    /// What operators said of it, at most [`OpenTransaction::MOST_WORDS`].
+    pub words: Vec<(LogTime, Word)>,
 }
 
 /// How far it is.
@@ -21,8 +25,11 @@ pub struct OpenTransaction {
 pub enum Phase {
     /// Branches may be enlisted; aborted if it is not asked to commit by then.
     Active { expires_at: LogTime },
-    /// The list is closed. `list` is the digest of the Prepare that closed it.
-    Voting { deadline: LogTime, list: u64 },
+    /// The list is closed. `list` is the digest of the Prepare that closed it. The `delegate` does not vote.
+    Voting { deadline: LogTime, list: u64, delegate: Option<BranchNumber> },
+    /// All others have promised, and this branch decides: nothing else does any more. Past the deadline it is asked to
+    /// make sure that it has not committed and never will.
+    Delegated { deadline: LogTime, list: u64, delegate: BranchNumber },
     /// The outcome stands in the log at `index`. `list` is the digest of the closed list; 0 if there was none.
     ///
     /// Kept here as well as among the outcomes: those are forgotten in time, and this stays until it is settled.
@@ -60,8 +67,11 @@ impl Branch {
 }
 
 impl OpenTransaction {
+    /// The most words of operators that are kept.
+    pub const MOST_WORDS: usize = 16;
+
     pub(super) fn new(began_at: LogTime, expires_at: LogTime) -> Self {
-        Self { began_at, phase: Phase::Active { expires_at }, branches: BTreeMap::new() }
+        Self { began_at, phase: Phase::Active { expires_at }, branches: BTreeMap::new(), words: Vec::new() }
     }
 
     /// Whether a branch that was prepared still waits for its outcome.
@@ -75,9 +85,21 @@ impl OpenTransaction {
         self.branches.iter().filter(|(_, branch)| branch.awaits_settling()).map(|(number, branch)| (*number, branch))
     }
 
-    /// Branches that have not voted.
+    /// Branches whose vote is missing: not the one that decides instead.
     pub fn unvoted(&self) -> impl Iterator<Item = (BranchNumber, &Branch)> {
-        self.branches.iter().filter(|(_, branch)| branch.vote.is_none()).map(|(number, branch)| (*number, branch))
+        let delegate = self.delegate();
+        let silent = self.branches.iter().filter(|(_, branch)| branch.vote.is_none());
+        silent.filter(move |(number, _)| Some(**number) != delegate).map(|(number, branch)| (*number, branch))
+    }
+
+    /// The branch that decides, or will, until it has.
+    #[must_use]
+    pub fn delegate(&self) -> Option<BranchNumber> {
+        match self.phase {
+            Phase::Voting { delegate, .. } => delegate,
+            Phase::Delegated { delegate, .. } => Some(delegate),
+            Phase::Active { .. } | Phase::Decided { .. } => None,
+        }
     }
 
     pub(super) fn has_heuristic(&self) -> bool {
@@ -123,8 +145,8 @@ pub(super) fn fit<'a>(
     }
 }
 
-/// Tells one Prepare's list from another's: FNV-1a over its branches, votes left out.
-pub(super) fn list_digest(branches: &[ListedBranch]) -> u64 {
+/// Tells one Prepare's list from another's: FNV-1a over its branches and who decides, votes left out.
+pub(super) fn list_digest(branches: &[ListedBranch], delegate: Option<BranchNumber>) -> u64 {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0100_0000_01b3;
     let ordered: BTreeMap<BranchNumber, &NewBranch> =
@@ -139,6 +161,9 @@ pub(super) fn list_digest(branches: &[ListedBranch]) -> u64 {
         feed(&number.to_be_bytes());
         feed(branch.resource.as_str().as_bytes());
         feed(&branch.payload);
+    }
+    if let Some(number) = delegate {
+        feed(&number.to_be_bytes());
     }
     digest
 }

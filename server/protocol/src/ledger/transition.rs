@@ -9,6 +9,8 @@ pub(super) enum Standing {
     Unknown(Door),
     Active,
     Voting,
+    /// One branch decides, and nothing else does.
+    Delegated,
     /// The outcome is fixed; branches are still being settled.
     Decided(Outcome),
     /// Only the outcome is kept.
@@ -47,6 +49,11 @@ pub(super) enum Event {
     Abort,
     PresumeAbort,
     Settle,
+    /// `known`: it is the branch that decides.
+    Conclude {
+        committed: bool,
+        known: bool,
+    },
 }
 
 /// How the branches of a command fit to what is registered.
@@ -77,6 +84,8 @@ pub(super) enum Ruling {
     AbortAndRefuse(Refusal),
     /// Mark branches as settled.
     Settle,
+    /// Decide as the branch did.
+    Conclude,
     /// The branch voted after the decision: it must hear the outcome (again).
     TellAgain,
     /// The branch promised, and refuses after COMMITTED: tell people.
@@ -89,8 +98,8 @@ pub(super) enum Ruling {
 /// The table: design.md sections 3 and 4.
 pub(super) fn rule(standing: Standing, event: Event) -> Ruling {
     use Outcome::{Aborted, Committed};
-    use Ruling::{Abort, AbortAndRefuse, Close, Record, Refuse, Register, Repeat, Report, Settle, TellAgain};
-    use Standing::{Active, Decided, Ended, Unknown, Voting};
+    use Ruling::{Abort, AbortAndRefuse, Close, Conclude, Record, Refuse, Register, Repeat, Report, Settle, TellAgain};
+    use Standing::{Active, Decided, Delegated, Ended, Unknown, Voting};
 
     match (standing, event) {
         (Unknown(Door::Expired), Event::Settle) => Repeat,
@@ -119,32 +128,35 @@ pub(super) fn rule(standing: Standing, event: Event) -> Ruling {
         (Unknown(Door::Open | Door::Skewed { .. } | Door::Full { .. }), Event::Abort | Event::PresumeAbort) => Abort,
         (Unknown(Door::Open | Door::Skewed { .. } | Door::Full { .. }), Event::Settle) => Repeat,
 
-        (Active | Voting | Decided(_) | Ended(_), Event::Begin) => Repeat,
+        (Active | Voting | Delegated | Decided(_) | Ended(_), Event::Begin) => Repeat,
         (Active, Event::Enlist(fit)) => match fit {
             Fit::Same => Repeat,
             Fit::New => Register,
             Fit::Contradicts => Refuse(Refusal::Mismatch),
             Fit::TooMany { limit } => Refuse(too_many_branches(limit)),
         },
-        (Voting | Decided(_) | Ended(_), Event::Enlist(fit)) => match fit {
+        (Voting | Delegated | Decided(_) | Ended(_), Event::Enlist(fit)) => match fit {
             Fit::Same => Repeat,
             Fit::New | Fit::Contradicts | Fit::TooMany { .. } => Refuse(Refusal::Closed),
         },
 
-        (Voting | Decided(Committed) | Ended(Committed), Event::Prepare(fit)) => match fit {
+        (Voting | Delegated | Decided(Committed) | Ended(Committed), Event::Prepare(fit)) => match fit {
             Fit::Same => Repeat,
             Fit::New | Fit::Contradicts | Fit::TooMany { .. } => Refuse(Refusal::Mismatch),
         },
         // ABORTED holds for every list.
         (Decided(Aborted) | Ended(Aborted), Event::Prepare(_)) => Repeat,
 
-        (Active | Voting, Event::Vote { known: false, .. }) => Refuse(Refusal::UnknownBranch),
+        (Active | Voting | Delegated, Event::Vote { known: false, .. }) => Refuse(Refusal::UnknownBranch),
         (Active | Voting, Event::Vote { vote: Vote::Refused, known: true, .. }) => Record,
         (Active | Voting, Event::Vote { vote: Vote::Prepared | Vote::ReadOnly, known: true, earlier }) => match earlier
         {
             None => Record,
             Some(_) => Repeat,
         },
+        // The branch that decides may have committed already: a promise that is broken now can only be reported.
+        (Delegated, Event::Vote { vote: Vote::Refused, known: true, earlier: Some(Vote::Prepared) }) => Report,
+        (Delegated, Event::Vote { known: true, .. }) => Repeat,
         (Decided(_) | Ended(_), Event::Vote { vote: Vote::Prepared, .. }) => TellAgain,
         (Decided(_) | Ended(_), Event::Vote { vote: Vote::ReadOnly, .. }) => Repeat,
         (Decided(Aborted) | Ended(Aborted), Event::Vote { vote: Vote::Refused, .. }) => Repeat,
@@ -155,11 +167,23 @@ pub(super) fn rule(standing: Standing, event: Event) -> Ruling {
         },
 
         (Active | Voting, Event::Abort) => Abort,
-        (Decided(_) | Ended(_), Event::Abort) => Repeat,
-        (Active | Voting | Decided(_) | Ended(_), Event::PresumeAbort) => Repeat,
+        (Delegated | Decided(_) | Ended(_), Event::Abort) => Repeat,
+        (Active | Voting | Delegated | Decided(_) | Ended(_), Event::PresumeAbort) => Repeat,
 
-        (Active | Voting | Ended(_), Event::Settle) => Repeat,
+        (Active | Voting | Delegated | Ended(_), Event::Settle) => Repeat,
         (Decided(_), Event::Settle) => Settle,
+
+        (Unknown(Door::Open | Door::Skewed { .. } | Door::Full { .. }), Event::Conclude { .. }) => {
+            Refuse(Refusal::UnknownTransaction)
+        }
+        (Active | Voting, Event::Conclude { .. }) | (Delegated, Event::Conclude { known: false, .. }) => {
+            Refuse(Refusal::NotDelegated)
+        }
+        (Delegated, Event::Conclude { known: true, .. }) => Conclude,
+        (Decided(outcome) | Ended(outcome), Event::Conclude { committed, .. }) => {
+            // An operator decided over its head, and the other way.
+            if committed == (outcome == Committed) { Repeat } else { Report }
+        }
     }
 }
 

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use verdict_protocol::{BranchNumber, Command, Entry, LogTime, NewBranch, Outcome, Rules, Vote, Xid};
+use verdict_protocol::{
+    BranchNumber, Command, Conclusion, Entry, LogTime, NewBranch, Outcome, Resolution, Rules, Vote, Xid,
+};
 
 /// All that the log says of one transaction.
 #[derive(Clone, Debug, Default)]
@@ -12,6 +14,9 @@ pub struct History {
     /// Every vote for a registered branch, in order.
     pub votes: BTreeMap<BranchNumber, Vec<Vote>>,
     pub closed: bool,
+    /// The branch that is to decide, once all others have promised; and whether they have.
+    pub delegate: Option<BranchNumber>,
+    pub delegated: bool,
     /// The outcome and the index of the entry that fixed it.
     pub outcome: Option<(Outcome, u64)>,
 }
@@ -63,15 +68,27 @@ impl Oracle {
         xid.birth().as_millis() > self.at.as_millis() + rules.max_skew_ms
     }
 
+    /// The branch that decides, or an operator in its place, has decided.
+    fn conclude(&mut self, xid: Xid, outcome: Outcome) {
+        let index = self.index;
+        let Some(history) = self.transactions.get_mut(&xid).filter(|history| history.delegated) else { return };
+        if history.outcome.is_none() {
+            history.outcome = Some((outcome, index));
+            let vote = if outcome == Outcome::Committed { Vote::Prepared } else { Vote::Refused };
+            history.votes.insert(history.delegate.expect("it is delegated"), vec![vote]);
+        }
+    }
+
     fn command(&mut self, rules: &Rules, command: &Command) {
         let xid = match command {
-            Command::Found { .. } | Command::Settled { .. } => return,
+            Command::Found { .. } | Command::Settled { .. } | Command::Forget { .. } => return,
             Command::Begin { xid, .. }
             | Command::Enlist { xid, .. }
             | Command::Prepare { xid, .. }
             | Command::Abort { xid, .. }
-            | Command::PresumeAbort { xid } => *xid,
-            Command::Vote { branch, .. } => branch.xid,
+            | Command::PresumeAbort { xid }
+            | Command::Resolve { xid, .. } => *xid,
+            Command::Vote { branch, .. } | Command::Conclude { branch, .. } => branch.xid,
         };
         let known = self.transactions.contains_key(&xid);
         if !known && self.is_behind_horizon(xid) {
@@ -80,10 +97,12 @@ impl Oracle {
         let skewed = !known && self.is_too_far_ahead(rules, xid);
         let index = self.index;
         let abort = |history: &mut History| {
-            history.outcome.get_or_insert((Outcome::Aborted, index));
+            if !history.delegated {
+                history.outcome.get_or_insert((Outcome::Aborted, index));
+            }
         };
         match command {
-            Command::Found { .. } | Command::Settled { .. } => {}
+            Command::Found { .. } | Command::Settled { .. } | Command::Forget { .. } => {}
             Command::Begin { .. } => {
                 if !skewed {
                     self.transactions.entry(xid).or_default();
@@ -98,7 +117,7 @@ impl Oracle {
                     self.transactions.insert(xid, history);
                 }
             }
-            Command::Prepare { branches, .. } => {
+            Command::Prepare { branches, delegate, .. } => {
                 let mut history = self.of(xid).cloned().unwrap_or_default();
                 if history.closed || history.outcome.is_some() {
                     return;
@@ -115,7 +134,10 @@ impl Oracle {
                     abort(self.transactions.entry(xid).or_default());
                     return;
                 }
-                history.closed = true;
+                if delegate.is_some_and(|number| !history.registered.contains_key(&number)) {
+                    return;
+                }
+                (history.closed, history.delegate) = (true, *delegate);
                 for listed in branches {
                     let vote = listed.vote.as_ref().map(|(vote, _)| *vote);
                     history.votes.entry(listed.branch.number).or_default().extend(vote);
@@ -125,12 +147,33 @@ impl Oracle {
             Command::Vote { branch, vote, .. } => {
                 if let Some(history) = self.transactions.get_mut(&xid)
                     && history.outcome.is_none()
+                    && !history.delegated
                     && history.registered.contains_key(&branch.number)
                 {
                     history.votes.entry(branch.number).or_default().push(*vote);
                 }
             }
             Command::Abort { .. } => abort(self.transactions.entry(xid).or_default()),
+            Command::Conclude { branch, conclusion } => {
+                let outcome = match conclusion {
+                    Conclusion::Committed => Outcome::Committed,
+                    Conclusion::Fenced(_) => Outcome::Aborted,
+                };
+                if self.of(xid).is_some_and(|history| history.delegate == Some(branch.number)) {
+                    self.conclude(xid, outcome);
+                }
+            }
+            Command::Resolve { resolution: Resolution::Decide(outcome), force, .. } => {
+                if *force {
+                    self.conclude(xid, *outcome);
+                }
+                if let Some(history) = self.transactions.get_mut(&xid)
+                    && *outcome == Outcome::Aborted
+                {
+                    abort(history);
+                }
+            }
+            Command::Resolve { .. } => {}
             Command::PresumeAbort { .. } => {
                 if !known {
                     abort(self.transactions.entry(xid).or_default());
@@ -140,11 +183,17 @@ impl Oracle {
         if let Some(history) = self.transactions.get_mut(&xid) {
             let refused = history.votes.values().flatten().any(|vote| *vote == Vote::Refused);
             let complete = history.closed
-                && history.registered.keys().all(|number| history.votes.get(number).is_some_and(|v| !v.is_empty()));
-            if refused {
-                abort(history);
-            } else if complete {
-                history.outcome.get_or_insert((Outcome::Committed, index));
+                && history.registered.keys().all(|number| {
+                    history.delegate == Some(*number) || history.votes.get(number).is_some_and(|v| !v.is_empty())
+                });
+            let decides = history.delegate.filter(|number| history.votes.get(number).is_none_or(Vec::is_empty));
+            if history.outcome.is_none() && !history.delegated {
+                match (refused, complete, decides) {
+                    (true, ..) => abort(history),
+                    (false, true, Some(_)) => history.delegated = true,
+                    (false, true, None) => history.outcome = Some((Outcome::Committed, index)),
+                    (false, false, _) => {}
+                }
             }
         }
     }

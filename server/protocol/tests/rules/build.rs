@@ -3,7 +3,7 @@
 use verdict_protocol::{
     Answer, BranchId, Change, ClusterId, Command, Coordinator, Effect, Entry, Event, Ledger, ListedBranch, LogTime,
     NewBranch, Outcome, Patience, ProposalId, Reason, ReasonCode, Recorded, Reply, Request, Rules, SettledItem,
-    Settlement, Token, Vote, Xid,
+    Settlement, Token, Vote, Word, Xid,
 };
 
 pub(crate) const START_MS: u64 = 1_700_000_000_000;
@@ -55,7 +55,7 @@ pub(crate) fn enlist(xid: Xid, numbers: &[u32]) -> Command {
 }
 
 pub(crate) fn prepare(xid: Xid, branches: Vec<ListedBranch>) -> Command {
-    Command::Prepare { xid, branches, vote_timeout_ms: 2_000 }
+    Command::Prepare { xid, branches, vote_timeout_ms: 2_000, delegate: None }
 }
 
 pub(crate) fn vote(xid: Xid, number: u32, vote: Vote) -> Command {
@@ -64,6 +64,10 @@ pub(crate) fn vote(xid: Xid, number: u32, vote: Vote) -> Command {
 
 pub(crate) fn abort(xid: Xid) -> Command {
     Command::Abort { xid, reason: Reason::new(ReasonCode::Rollback, "the client gave up") }
+}
+
+pub(crate) fn word() -> Word {
+    Word { who: "ada".to_owned(), why: "the database is gone".to_owned() }
 }
 
 pub(crate) fn settled(xid: Xid, number: u32) -> Command {
@@ -155,7 +159,7 @@ impl Leader {
     }
 
     pub(crate) fn commit(&mut self, token: u64, xid: Xid, branches: Vec<ListedBranch>) -> Vec<Effect> {
-        self.asked(token, Request::Commit { xid, branches, vote_timeout_ms: 2_000 })
+        self.asked(token, Request::Commit { xid, branches, vote_timeout_ms: 2_000, delegate: None })
     }
 
     pub(crate) fn voted(&mut self, xid: Xid, number: u32, vote: Vote) -> Vec<Effect> {

@@ -9,7 +9,9 @@ mod build;
 mod codec;
 mod coordinator_commit;
 mod coordinator_faults;
+mod delegation;
 mod lists;
+mod operators;
 #[path = "../oracle/mod.rs"]
 mod oracle;
 mod properties;

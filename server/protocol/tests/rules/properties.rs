@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use proptest::prelude::*;
 use verdict_protocol::{
-    ClusterId, Command, Entry, Ledger, ListedBranch, NewBranch, Order, Outcome, Reason, ReasonCode, Rules, SettledItem,
-    Settlement, State, Thawed, Vote, Xid,
+    ClusterId, Command, Conclusion, Entry, Ledger, ListedBranch, NewBranch, Order, Outcome, Reason, ReasonCode,
+    Resolution, Rules, SettledItem, Settlement, State, Thawed, Vote, Xid,
 };
 
 use crate::{build::*, oracle::Oracle};
@@ -38,12 +38,25 @@ pub(crate) fn commands() -> impl Strategy<Value = Command> {
     let settlement = prop_oneof![9 => Just(Settlement::Done), 1 => Just(Settlement::HeuristicMixed)];
     let item = (xids(), 1_u32..5, settlement)
         .prop_map(|(xid, number, settlement)| SettledItem { branch: branch(xid, number), settlement });
+    let resolution = prop_oneof![
+        prop_oneof![Just(Outcome::Committed), Just(Outcome::Aborted)].prop_map(Resolution::Decide),
+        (1_u32..5, prop_oneof![Just(Settlement::Done), Just(Settlement::HeuristicHazard)])
+            .prop_map(|(number, settlement)| Resolution::Settle { number, settlement }),
+    ];
     prop_oneof![
         1 => (xids(), 0_u64..20_000).prop_map(|(xid, timeout_ms)| Command::Begin { xid, timeout_ms }),
         4 => (xids(), branches(), 0_u64..20_000)
             .prop_map(|(xid, branches, timeout_ms)| Command::Enlist { xid, branches, timeout_ms }),
-        4 => (xids(), listed, 0_u64..20_000)
-            .prop_map(|(xid, branches, vote_timeout_ms)| Command::Prepare { xid, branches, vote_timeout_ms }),
+        4 => (xids(), listed, 0_u64..20_000, prop::option::weighted(0.3, 1_u32..5)).prop_map(
+            |(xid, branches, vote_timeout_ms, delegate)| Command::Prepare { xid, branches, vote_timeout_ms, delegate }
+        ),
+        3 => (xids(), 1_u32..5, any::<bool>()).prop_map(|(xid, number, committed)| {
+            let conclusion = if committed { Conclusion::Committed } else { Conclusion::Fenced(None) };
+            Command::Conclude { branch: branch(xid, number), conclusion }
+        }),
+        1 => (xids(), resolution, any::<bool>())
+            .prop_map(|(xid, resolution, force)| Command::Resolve { xid, resolution, word: word(), force }),
+        1 => (xids(), any::<bool>()).prop_map(|(xid, force)| Command::Forget { xid, word: word(), force }),
         12 => (xids(), 1_u32..5, votes()).prop_map(|(xid, number, v)| vote(xid, number, v)),
         1 => xids().prop_map(|xid| Command::Abort { xid, reason: Reason::new(ReasonCode::Rollback, "enough") }),
         1 => xids().prop_map(|xid| Command::PresumeAbort { xid }),
@@ -89,9 +102,10 @@ fn check(
             prop_assert!(expected.is_some() || oracle.of(xid).is_none(), "an undecided transaction is forgotten");
         }
         State::Unknown => prop_assert!(oracle.of(xid).is_none(), "{} is unknown, and the log knows it", xid),
-        State::Active | State::Voting => {
+        State::Active | State::Voting | State::Delegated => {
             let history = oracle.of(xid);
-            prop_assert!(history.is_some_and(|history| history.closed == (status.state == State::Voting)));
+            prop_assert!(history.is_some_and(|history| history.closed == (status.state != State::Active)));
+            prop_assert!(history.is_some_and(|history| history.delegated == (status.state == State::Delegated)));
             prop_assert_eq!(expected, None, "I3");
         }
         State::Decided | State::Ended => prop_assert_eq!(said, expected, "I1, I3"),

@@ -17,7 +17,7 @@ fn timeouts_are_bounded_by_the_longest_life() {
     let mut log = Log::new();
     let begin = Command::Begin { xid: xid(1), timeout_ms: u64::MAX };
     assert_eq!(log.changes(begin), [Change::Opened { xid: xid(1), expires_at: at(10_000) }]);
-    let forever = Command::Prepare { xid: xid(2), branches: listed(&[1]), vote_timeout_ms: u64::MAX };
+    let forever = Command::Prepare { xid: xid(2), branches: listed(&[1]), vote_timeout_ms: u64::MAX, delegate: None };
     assert_eq!(log.changes(forever), [Change::Closed { xid: xid(2), deadline: at(10_000) }]);
 }
 

@@ -23,6 +23,14 @@ pub enum Action {
     Prepare(usize, usize, Vote),
     Voted(usize, usize, Vote),
     NotAsked(usize, usize),
+    /// The participant answers a node that gave it the decision, or fenced it; whether it has committed.
+    Conclude {
+        node: usize,
+        branch: usize,
+        fence: bool,
+        committed: bool,
+    },
+    Concluded(usize, usize, bool),
     Tell(usize, usize, Outcome),
     Acknowledged(usize, usize),
     NotTold(usize, usize),
@@ -62,6 +70,14 @@ impl fmt::Display for Action {
             Self::Prepare(n, b, vote) => write!(f, "{} answers {}'s Prepare: {vote:?}", b + 1, name(n)),
             Self::Voted(n, b, vote) => write!(f, "{} hears {vote:?} of {}", name(n), b + 1),
             Self::NotAsked(n, b) => write!(f, "{} can't reach {} to ask", name(n), b + 1),
+            Self::Conclude { node, branch, fence, committed } => {
+                let (asked, said) =
+                    (if *fence { "fence" } else { "question" }, if *committed { "committed" } else { "never" });
+                write!(f, "{} answers {}'s {asked}: {said}", branch + 1, name(node))
+            }
+            Self::Concluded(n, b, committed) => {
+                write!(f, "{} hears that {} has committed: {committed}", name(n), b + 1)
+            }
             Self::Tell(n, b, outcome) => write!(f, "{} hears {outcome} of {}", b + 1, name(n)),
             Self::Acknowledged(n, b) => write!(f, "{} hears that {} took it", name(n), b + 1),
             Self::NotTold(n, b) => write!(f, "{} can't reach {} to tell", name(n), b + 1),

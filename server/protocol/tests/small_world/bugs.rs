@@ -1,8 +1,11 @@
 //! Seeded bugs, each a wrapper around what goes into or comes out of the product. Numbers as in the list of mutations.
 
-use verdict_protocol::{Command, Effect, Event, Order, Outcome, Reply, Settlement, Vote};
+use verdict_protocol::{Command, Effect, Event, Order, Outcome, Reply, Resolution, Settlement, Vote, Word};
 
-use crate::{participant::Disk, world::World};
+use crate::{
+    participant::Disk,
+    world::{BRANCHES, World},
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
@@ -21,6 +24,12 @@ pub enum Bug {
     M24,
     /// A branch that is not in the list hears COMMITTED.
     M43,
+    /// Abort is accepted after the decision was delegated.
+    M50,
+    /// The branch that decides is asked before the log says that it does.
+    M51,
+    /// The last resource is asked before all others have voted.
+    M52,
 }
 
 impl Bug {
@@ -60,6 +69,30 @@ impl Bug {
                     let Some(Command::Prepare { branches, .. }) = commands.first_mut() else { continue };
                     let missing = branches.last_mut();
                     missing.into_iter().for_each(|listed| listed.vote = Some((Vote::Prepared, None)));
+                }
+            }
+            Self::M50 => {
+                for effect in effects {
+                    let Effect::Propose { commands, .. } = effect else { continue };
+                    let [Command::Abort { xid, .. }] = commands[..] else { continue };
+                    let word = Word { who: String::new(), why: String::new() };
+                    let resolution = Resolution::Decide(Outcome::Aborted);
+                    *commands = vec![Command::Resolve { xid, resolution, word, force: true }];
+                }
+            }
+            Self::M51 => {
+                for effect in effects {
+                    let Effect::Propose { commands, .. } = effect else { continue };
+                    if let [Command::Prepare { delegate: Some(number), .. }] = commands[..] {
+                        world.net[node][number as usize - 1].delegate = true;
+                    }
+                }
+            }
+            Self::M52 => {
+                for effect in effects {
+                    if matches!(effect, Effect::Ask { .. }) {
+                        world.net[node][BRANCHES - 1].delegate = true;
+                    }
                 }
             }
             Self::M43 => {

@@ -24,6 +24,8 @@ pub struct Seen {
     pub healed: usize,
     pub committed: usize,
     pub aborted: usize,
+    /// Aborted because the client had not asked to commit.
+    pub never_asked: usize,
     /// Healed states in which nothing was ever decided: the client never got through.
     pub undecided: usize,
     pub took: Duration,
@@ -76,6 +78,7 @@ pub fn explore(scenario: Scenario, walk: Walk) -> Result<Seen, String> {
             seen.healed += 1;
             match heal(&world).map_err(|wrong| trace(&scenario, &parents, digest, None, &wrong))? {
                 Some(Outcome::Committed) => seen.committed += 1,
+                Some(Outcome::Aborted) if world.client.commits_sent == 0 => seen.never_asked += 1,
                 Some(Outcome::Aborted) => seen.aborted += 1,
                 None => seen.undecided += 1,
             }

@@ -91,6 +91,19 @@ impl World {
             {
                 self.act(Action::Prepare(node, branch, *vote))?;
             }
+            for (on, fence) in [(self.net[node][branch].delegate, false), (self.net[node][branch].fence, true)] {
+                let answers = self.disks[branch].conclude(self.scenario.tempers[branch], fence);
+                if let Some((committed, _)) = answers.first().filter(|_| on) {
+                    self.act(Action::Conclude { node, branch, fence, committed: *committed })?;
+                }
+            }
+            for (on, committed) in
+                [(self.net[node][branch].said_committed, true), (self.net[node][branch].said_fenced, false)]
+            {
+                if on {
+                    self.act(Action::Concluded(node, branch, committed))?;
+                }
+            }
             let line = self.net[node][branch];
             let votes = [
                 (line.voted_refused, Vote::Refused),

@@ -24,13 +24,17 @@ use explore::{Seen, Walk, explore};
 use participant::Temper::{self, MayRefuse, Reader, Willing};
 use world::{Attempt, Left, OldLeader, Scenario};
 
-const ALL: Attempt = Attempt { list: &[1, 2, 3], brought: &[] };
-const TWO: Attempt = Attempt { list: &[1, 2], brought: &[] };
-const ONE: Attempt = Attempt { list: &[1], brought: &[] };
-const ONE_THREE: Attempt = Attempt { list: &[1, 3], brought: &[] };
-const LAST: Attempt = Attempt { list: &[3], brought: &[] };
-const NONE: Attempt = Attempt { list: &[], brought: &[] };
-const BROUGHT: Attempt = Attempt { list: &[1, 2, 3], brought: &[1, 2, 3] };
+const ALL: Attempt = Attempt { list: &[1, 2, 3], brought: &[], delegate: None };
+const TWO: Attempt = Attempt { list: &[1, 2], brought: &[], delegate: None };
+const ONE: Attempt = Attempt { list: &[1], brought: &[], delegate: None };
+const ONE_THREE: Attempt = Attempt { list: &[1, 3], brought: &[], delegate: None };
+const LAST: Attempt = Attempt { list: &[3], brought: &[], delegate: None };
+const NONE: Attempt = Attempt { list: &[], brought: &[], delegate: None };
+const BROUGHT: Attempt = Attempt { list: &[1, 2, 3], brought: &[1, 2, 3], delegate: None };
+/// The last branch cannot prepare: it decides once the others have promised.
+const LAST_RESOURCE: Attempt = Attempt { list: &[1, 3], brought: &[], delegate: Some(3) };
+const LAST_RESOURCE_BROUGHT: Attempt = Attempt { list: &[1, 3], brought: &[1], delegate: Some(3) };
+const ONE_PHASE: Attempt = Attempt { list: &[3], brought: &[], delegate: Some(3) };
 const NO_FAULTS: Left = Left {
     rollbacks: 0,
     elections: 0,
@@ -146,6 +150,29 @@ fn branches_that_push_their_votes() {
 }
 
 #[test]
+fn one_branch_that_decides() {
+    let left = Left { elections: 1, rollbacks: 1, wakes: 1, ..NO_FAULTS };
+    let seen = walk("one phase", scenario([Willing, Willing, MayRefuse], &[ONE_PHASE, ONE_PHASE], left));
+    assert!(seen.committed > 0 && seen.aborted > 0, "{seen:?}");
+    let left = Left { restarts: 1, unreachable: 1, wakes: 1, ..NO_FAULTS };
+    walk("one phase, restart", scenario([Willing; 3], &[ONE_PHASE], left));
+}
+
+#[test]
+fn a_last_resource_decides_after_the_others() {
+    let left = Left { elections: 1, rollbacks: 1, ..NO_FAULTS };
+    let seen = walk("last resource", scenario([Willing, Willing, MayRefuse], &[LAST_RESOURCE, LAST_RESOURCE], left));
+    assert!(seen.committed > 0 && seen.aborted > 0, "{seen:?}");
+    let left = Left { wakes: 2, unreachable: 1, restarts: 1, ..NO_FAULTS };
+    walk("last resource, deadline", scenario([MayRefuse, Willing, Willing], &[LAST_RESOURCE], left));
+    let left = Left { elections: 1, inquiries: 1, ..NO_FAULTS };
+    walk("last resource, votes brought", scenario([Willing; 3], &[LAST_RESOURCE_BROUGHT, LAST_RESOURCE_BROUGHT], left));
+    let left = Left { elections: 1, ..NO_FAULTS };
+    let lingering = scenario([Willing; 3], &[LAST_RESOURCE], left);
+    walk("last resource, lingering leader", Scenario { old_leader: OldLeader::Lingers, ..lingering });
+}
+
+#[test]
 fn a_branch_that_is_left_out_of_the_list() {
     let left = Left { inquiries: 1, elections: 1, ..NO_FAULTS };
     walk("left out", scenario([Willing; 3], &[ONE_THREE, ONE], left));
@@ -155,13 +182,16 @@ fn a_branch_that_is_left_out_of_the_list() {
 #[test]
 fn seeded_bugs_are_found() {
     let election = Left { elections: 1, ..NO_FAULTS };
-    let cases: [(Bug, &str, &'static [Attempt], Left); 7] = [
+    let cases: [(Bug, &str, &'static [Attempt], Left); 10] = [
         (Bug::M5, "I1", &[TWO], NO_FAULTS),
         (Bug::M6, "I5", &[ALL], election),
         (Bug::M7, "I8", &[TWO], NO_FAULTS),
         (Bug::M9, "I8", &[TWO], Left { unreachable: 1, ..NO_FAULTS }),
         (Bug::M13, "I9", &[TWO], Left { rollbacks: 1, ..NO_FAULTS }),
         (Bug::M24, "I5", &[TWO], Left { unreachable: 1, ..NO_FAULTS }),
+        (Bug::M50, "I", &[LAST_RESOURCE], Left { rollbacks: 1, ..NO_FAULTS }),
+        (Bug::M51, "I3", &[ONE_PHASE], NO_FAULTS),
+        (Bug::M52, "I3", &[LAST_RESOURCE], NO_FAULTS),
         (Bug::M43, "I1", &[ONE_THREE, ONE], Left { inquiries: 1, ..election }),
     ];
     for (bug, sentence, commits, left) in cases {

@@ -41,6 +41,21 @@ impl Disk {
         }
     }
 
+    /// What it may say when the decision is given to it, and what it is after that. With `fence` it never commits any
+    /// more, if it has not.
+    pub fn conclude(self, temper: Temper, fence: bool) -> Vec<(bool, Disk)> {
+        match self {
+            Self::Working if !fence => match temper {
+                Temper::Willing => vec![(true, Self::Committed)],
+                Temper::MayRefuse | Temper::Reader => vec![(true, Self::Committed), (false, Self::RolledBack)],
+            },
+            Self::Committed => vec![(true, Self::Committed)],
+            Self::Working | Self::Lost | Self::ReadOnly | Self::RolledBack => vec![(false, Self::RolledBack)],
+            // It is never asked for a decision after it was asked for a promise.
+            Self::Prepared => Vec::new(),
+        }
+    }
+
     /// Takes COMMIT; `None` if there was nothing that it could commit.
     pub fn commit(self) -> Option<Disk> {
         match self {

@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use verdict_protocol::{
-    Command, Coordinator, Effect, Event, Order, Outcome, Reason, ReasonCode, Reply, Report, Request, SettledItem,
-    Settlement, Token, Vote,
+    Command, Conclusion, Coordinator, Effect, Event, Order, Outcome, Reason, ReasonCode, Reply, Report, Request,
+    SettledItem, Settlement, Token, Vote,
 };
 
 use crate::{
@@ -81,6 +81,14 @@ impl World {
                 let answers = disk.prepare(self.scenario.tempers[branch]);
                 into.extend(answers.into_iter().map(|(vote, _)| Action::Prepare(node, branch, vote)));
             }
+            for (on, fence) in [(line.delegate, false), (line.fence, true)] {
+                let answers = disk.conclude(self.scenario.tempers[branch], fence).into_iter().filter(|_| on);
+                into.extend(answers.map(|(committed, _)| Action::Conclude { node, branch, fence, committed }));
+            }
+            if leads {
+                into.extend(line.said_committed.then_some(Action::Concluded(node, branch, true)));
+                into.extend(line.said_fenced.then_some(Action::Concluded(node, branch, false)));
+            }
             let votes = [
                 (line.voted_prepared, Vote::Prepared),
                 (line.voted_read_only, Vote::ReadOnly),
@@ -95,7 +103,8 @@ impl World {
                 into.push(Action::Acknowledged(node, branch));
             }
             if left.unreachable > 0 && leads {
-                into.extend(line.ask.then_some(Action::NotAsked(node, branch)));
+                let asked = line.ask || line.delegate || line.fence;
+                into.extend(asked.then_some(Action::NotAsked(node, branch)));
                 into.extend((line.tell_commit || line.tell_abort).then_some(Action::NotTold(node, branch)));
             }
         }
@@ -132,7 +141,12 @@ impl World {
                 let attempt = self.scenario.commits[usize::from(self.client.commits_sent)];
                 self.client.commits_sent += 1;
                 let vote_timeout_ms = self.scenario.vote_timeout_ms;
-                let request = Request::Commit { xid: xid(), branches: Self::listed(attempt), vote_timeout_ms };
+                let request = Request::Commit {
+                    xid: xid(),
+                    branches: Self::listed(attempt),
+                    vote_timeout_ms,
+                    delegate: attempt.delegate,
+                };
                 self.request(node, COMMIT, request)
             }
             Action::Rollback(node) => {
@@ -182,6 +196,16 @@ impl World {
             Action::NotAsked(node, branch) => {
                 self.left.unreachable -= 1;
                 self.handle(node, Event::NotAsked { branch: branch_id(branch), error: String::new() })
+            }
+            Action::Conclude { node, branch, fence, committed } => self.conclude(branch, fence, committed).map(|()| {
+                if self.listens(node) {
+                    let line = &mut self.net[node][branch];
+                    if committed { line.said_committed = true } else { line.said_fenced = true }
+                }
+            }),
+            Action::Concluded(node, branch, committed) => {
+                let conclusion = if committed { Conclusion::Committed } else { Conclusion::Fenced(None) };
+                self.handle(node, Event::Concluded { branch: branch_id(branch), conclusion })
             }
             Action::Tell(node, branch, outcome) => {
                 self.take(branch, outcome)?;
@@ -319,6 +343,22 @@ impl World {
         Ok(())
     }
 
+    /// A participant takes the decision.
+    pub fn conclude(&mut self, branch: usize, fence: bool, committed: bool) -> Result<(), String> {
+        let answers = self.disks[branch].conclude(self.scenario.tempers[branch], fence);
+        let Some((_, after)) = answers.into_iter().find(|(answer, _)| *answer == committed) else { return Ok(()) };
+        let (number, decided) = (branch_id(branch).number, self.outcome());
+        let delegated = self.log.oracle.of(xid()).is_some_and(|history| history.delegated);
+        if committed && (!delegated || decided == Some(Outcome::Aborted)) {
+            return Err(format!("I3: branch {number} commits; delegated to it: {delegated}, the log says {decided:?}"));
+        }
+        if !committed && decided == Some(Outcome::Committed) {
+            return Err(format!("I1: branch {number} fences itself, but the log says {decided:?}"));
+        }
+        self.disks[branch] = after;
+        Ok(())
+    }
+
     /// A participant takes an outcome.
     pub fn take(&mut self, branch: usize, outcome: Outcome) -> Result<(), String> {
         let (number, before, decided) = (branch_id(branch).number, self.disks[branch], self.outcome());
@@ -364,6 +404,11 @@ impl World {
             Effect::Ask { branch, .. } => {
                 self.note(|| format!("asks {}", branch.number));
                 self.net[node][index_of(branch)].ask = true;
+            }
+            Effect::Delegate { branch, fence, .. } => {
+                self.note(|| format!("gives the decision to {}, fencing it: {fence}", branch.number));
+                let line = &mut self.net[node][index_of(branch)];
+                if fence { line.fence = true } else { line.delegate = true }
             }
             Effect::Tell { branch, outcome, .. } => {
                 self.note(|| format!("tells {} {}", branch.number, outcome.value()));

@@ -53,6 +53,8 @@ pub enum OldLeader {
 pub struct Attempt {
     pub list: &'static [u32],
     pub brought: &'static [u32],
+    /// The branch that decides.
+    pub delegate: Option<u32>,
 }
 
 /// How often each of these may still happen.
@@ -74,6 +76,10 @@ pub struct Left {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Line {
     pub ask: bool,
+    pub delegate: bool,
+    pub fence: bool,
+    pub said_committed: bool,
+    pub said_fenced: bool,
     pub voted_prepared: bool,
     pub voted_read_only: bool,
     pub voted_refused: bool,
@@ -84,7 +90,8 @@ pub struct Line {
 
 impl Line {
     pub fn forget_answers(&mut self) {
-        *self = Self { ask: self.ask, tell_commit: self.tell_commit, tell_abort: self.tell_abort, ..Self::default() };
+        let Self { ask, delegate, fence, tell_commit, tell_abort, .. } = *self;
+        *self = Self { ask, delegate, fence, tell_commit, tell_abort, ..Self::default() };
     }
 }
 
@@ -306,14 +313,18 @@ fn say(command: &Command) -> String {
         Command::Enlist { branches, .. } => {
             format!("Enlist {:?}", branches.iter().map(|branch| branch.number).collect::<Vec<_>>())
         }
-        Command::Prepare { branches, .. } => {
+        Command::Prepare { branches, delegate, .. } => {
             let votes = branches.iter().filter(|listed| listed.vote.is_some()).count();
             let list: Vec<u32> = branches.iter().map(|listed| listed.branch.number).collect();
-            format!("Prepare {list:?} with {votes} votes")
+            let decides = delegate.map_or_else(String::new, |number| format!(", {number} decides"));
+            format!("Prepare {list:?} with {votes} votes{decides}")
         }
         Command::Vote { branch, vote, .. } => format!("Vote {} {vote:?}", branch.number),
         Command::Abort { reason, .. } => format!("Abort ({})", reason.code),
         Command::PresumeAbort { .. } => "PresumeAbort".to_owned(),
+        Command::Conclude { branch, conclusion } => format!("Conclude {} {conclusion:?}", branch.number),
+        Command::Resolve { resolution, .. } => format!("Resolve {resolution:?}"),
+        Command::Forget { .. } => "Forget".to_owned(),
         Command::Settled { items } => {
             format!("Settled {:?}", items.iter().map(|item| item.branch.number).collect::<Vec<_>>())
         }

@@ -10,12 +10,15 @@ const SHUT: [Door; 3] = [Door::Expired, Door::Skewed { ahead_ms: 2, allowed_ms: 
 fn standings() -> Vec<Standing> {
     let unknown = [Door::Open].into_iter().chain(SHUT).map(Standing::Unknown);
     let decided = OUTCOMES.into_iter().flat_map(|outcome| [Standing::Decided(outcome), Standing::Ended(outcome)]);
-    unknown.chain([Standing::Active, Standing::Voting]).chain(decided).collect()
+    unknown.chain([Standing::Active, Standing::Voting, Standing::Delegated]).chain(decided).collect()
 }
 
 fn events() -> Vec<Event> {
     let mut events = vec![Event::Begin, Event::Abort, Event::PresumeAbort, Event::Settle];
     events.extend(FITS.into_iter().flat_map(|fit| [Event::Enlist(fit), Event::Prepare(fit)]));
+    for (committed, known) in [(true, true), (true, false), (false, true), (false, false)] {
+        events.push(Event::Conclude { committed, known });
+    }
     for vote in VOTES {
         for earlier in VOTES.into_iter().map(Some).chain([None]) {
             events.push(Event::Vote { vote, known: true, earlier });
@@ -39,9 +42,28 @@ fn a_decided_outcome_never_changes() {
         if matches!(standing, Standing::Decided(_) | Standing::Ended(_)) {
             let changes = matches!(
                 ruling,
-                Ruling::Register | Ruling::Close | Ruling::Record | Ruling::Abort | Ruling::AbortAndRefuse(_)
+                Ruling::Register
+                    | Ruling::Close
+                    | Ruling::Record
+                    | Ruling::Abort
+                    | Ruling::AbortAndRefuse(_)
+                    | Ruling::Conclude
             );
             assert!(!changes, "{standing:?} {event:?} {ruling:?}");
+        }
+    });
+}
+
+#[test]
+fn m50_what_was_delegated_is_decided_by_the_delegate_alone() {
+    every_pair(|standing, event, ruling| {
+        let by_delegate = matches!(event, Event::Conclude { known: true, .. });
+        if standing == Standing::Delegated {
+            assert_eq!(ruling == Ruling::Conclude, by_delegate, "{event:?} {ruling:?}");
+            let changes = matches!(ruling, Ruling::Register | Ruling::Close | Ruling::Record | Ruling::Abort);
+            assert!(!changes && !matches!(ruling, Ruling::AbortAndRefuse(_)), "{event:?} {ruling:?}");
+        } else {
+            assert_ne!(ruling, Ruling::Conclude, "{standing:?} {event:?}");
         }
     });
 }
