@@ -51,5 +51,6 @@ pub use client::{
     OptionsError, Order, Page, RefusalCode, SystemClock, Transaction, TransactionStatus, Verdict, endpoint,
 };
 pub use verdict_protocol::{
-    BranchId, BranchNumber, ClusterId, LogTime, Outcome, Reason, ReasonCode, ResourceName, Settlement, State, Vote, Xid,
+    BranchId, BranchNumber, ClusterId, Conclusion, LogTime, Outcome, Reason, ReasonCode, Resolution, ResourceName,
+    Settlement, State, Vote, Word, Xid,
 };

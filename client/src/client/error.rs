@@ -59,6 +59,10 @@ pub enum RefusalCode {
     UnknownTransaction,
     UnknownBranch,
     UnknownResource,
+    /// Not every branch has promised, or the transaction is not decided.
+    Undecided,
+    /// It can break atomicity: say that you force it.
+    NeedsForce,
 }
 
 impl fmt::Display for RefusalCode {
@@ -73,6 +77,8 @@ impl fmt::Display for RefusalCode {
             Self::UnknownTransaction => "UNKNOWN_TRANSACTION",
             Self::UnknownBranch => "UNKNOWN_BRANCH",
             Self::UnknownResource => "UNKNOWN_RESOURCE",
+            Self::Undecided => "UNDECIDED",
+            Self::NeedsForce => "NEEDS_FORCE",
         })
     }
 }
@@ -112,6 +118,8 @@ pub(super) fn judge(status: &Status) -> Judgement {
         Detail::UnknownTransaction => Judgement::Refused(RefusalCode::UnknownTransaction),
         Detail::UnknownBranch => Judgement::Refused(RefusalCode::UnknownBranch),
         Detail::UnknownResource => Judgement::Refused(RefusalCode::UnknownResource),
+        Detail::Undecided => Judgement::Refused(RefusalCode::Undecided),
+        Detail::NeedsForce => Judgement::Refused(RefusalCode::NeedsForce),
         Detail::Overloaded => Judgement::Overloaded { retry_after },
         Detail::NotLeader => Judgement::NotLeader { leader, retry_after },
         Detail::Interrupted | Detail::Storage => Judgement::Unanswered { leader, retry_after },

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use verdict_proto::v1::{
     self, branches_client::BranchesClient, operator_client::OperatorClient, transactions_client::TransactionsClient,
 };
-use verdict_protocol::{BranchId, State, Xid};
+use verdict_protocol::{BranchId, BranchNumber, Resolution, State, Word, Xid};
 
 use super::{
     CallError, Clock, ClusterStatus, Decision, ListQuery, Options, OptionsError, Order, Page, RefusalCode, Transaction,
@@ -100,8 +100,10 @@ impl Verdict {
         xid: Xid,
         branches: Vec<v1::Branch>,
         vote_timeout: Duration,
+        delegate: Option<BranchNumber>,
     ) -> Result<Decision, CallError> {
-        let request = v1::CommitRequest { xid: xid.to_wire(), branches, vote_timeout_ms: millis(vote_timeout) };
+        let vote_timeout_ms = millis(vote_timeout);
+        let request = v1::CommitRequest { xid: xid.to_wire(), branches, vote_timeout_ms, delegate };
         self.caller
             .call(
                 self.deadline.saturating_add(vote_timeout),
@@ -230,6 +232,50 @@ impl Verdict {
             .await
     }
 
+    /// Records an operator's word on what the protocol cannot settle by itself.
+    ///
+    /// # Errors
+    /// [`CallError`]; [`RefusalCode::NeedsForce`] where it can break atomicity and `force` is not set.
+    pub async fn resolve(
+        &self,
+        xid: Xid,
+        resolution: Resolution,
+        word: Word,
+        force: bool,
+    ) -> Result<TransactionStatus, CallError> {
+        use v1::resolve_request::Resolution as Wire;
+        let resolution = Some(match resolution {
+            Resolution::Decide(outcome) => Wire::Outcome(outcome.to_wire().into()),
+            Resolution::Settle { number, settlement } => {
+                Wire::Branch(v1::BranchSettlement { number, settlement: settlement.to_wire().into() })
+            }
+        });
+        let request = v1::ResolveRequest { xid: xid.to_wire(), word: Some(word.to_wire()), force, resolution };
+        self.caller
+            .call(
+                self.deadline,
+                request,
+                |channel, request| async move { OperatorClient::new(channel).resolve(request).await },
+                |reply| Ok(TransactionStatus::from_wire(reply)?),
+            )
+            .await
+    }
+
+    /// Stops showing a transaction whose branches are settled, some of them otherwise than decided.
+    ///
+    /// # Errors
+    /// [`CallError`]; [`RefusalCode::NeedsForce`] where a branch has not acknowledged and `force` is not set.
+    pub async fn forget(&self, xid: Xid, word: Word, force: bool) -> Result<TransactionStatus, CallError> {
+        self.caller
+            .call(
+                self.deadline,
+                v1::ForgetRequest { xid: xid.to_wire(), word: Some(word.to_wire()), force },
+                |channel, request| async move { OperatorClient::new(channel).forget(request).await },
+                |reply| Ok(TransactionStatus::from_wire(reply)?),
+            )
+            .await
+    }
+
     pub(crate) fn jitter(&self, duration: Duration) -> Duration {
         self.caller.jitter(duration)
     }
@@ -240,7 +286,7 @@ fn acknowledged(reply: &v1::TransactionStatus) -> Result<(), NoAnswer> {
     match State::from_wire(reply.state)? {
         State::Expired => Err(expired()),
         State::Unknown => Err(NoAnswer::Again("acknowledged, but the transaction is unknown".to_owned())),
-        State::Active | State::Voting | State::Decided | State::Ended => Ok(()),
+        State::Active | State::Voting | State::Delegated | State::Decided | State::Ended => Ok(()),
     }
 }
 
@@ -254,7 +300,7 @@ fn decision(asked: Xid, reply: v1::TransactionStatus) -> Result<Decision, NoAnsw
         (Some(decision), _) => Ok(decision),
         (None, State::Expired) => Err(expired()),
         (None, State::Decided | State::Ended) => Err(WireError::Missing { field: "outcome" }.into()),
-        (None, State::Active | State::Voting | State::Unknown) => {
+        (None, State::Active | State::Voting | State::Delegated | State::Unknown) => {
             Err(NoAnswer::Again(format!("the transaction is not decided yet: {:?}", status.state)))
         }
     }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use verdict_protocol::{BranchNumber, ClusterId, LogTime, Outcome, Reason, ResourceName, Settlement, State, Vote, Xid};
+use verdict_protocol::{
+    BranchNumber, ClusterId, LogTime, Outcome, Reason, ResourceName, Settlement, State, Vote, Word, Xid,
+};
 
 use crate::participant::{Stamp, Voted};
 
@@ -39,6 +41,8 @@ pub struct TransactionStatus {
     pub branches: Vec<BranchStatus>,
     /// Since it was begun, in log time.
     pub age: Duration,
+    /// What operators said of it, with the log time at which it was recorded.
+    pub words: Vec<(LogTime, Word)>,
 }
 
 /// All that is known of a branch.

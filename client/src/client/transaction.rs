@@ -18,6 +18,7 @@ pub struct Transaction {
     xid: Xid,
     branches: BTreeMap<BranchNumber, Branch>,
     vote_timeout: Duration,
+    delegate: Option<BranchNumber>,
 }
 
 impl Transaction {
@@ -25,7 +26,7 @@ impl Transaction {
     pub const MAX_PAYLOAD: usize = 4096;
 
     pub(super) fn new(verdict: Verdict, xid: Xid) -> Self {
-        Self { verdict, xid, branches: BTreeMap::new(), vote_timeout: Duration::ZERO }
+        Self { verdict, xid, branches: BTreeMap::new(), vote_timeout: Duration::ZERO, delegate: None }
     }
 
     #[must_use]
@@ -36,6 +37,13 @@ impl Transaction {
     /// How long the branches may take to vote once commit is asked for. Zero takes the server's default.
     pub fn set_vote_timeout(&mut self, timeout: Duration) {
         self.vote_timeout = timeout;
+    }
+
+    /// Gives the decision to a branch: the only one, which then commits in one phase, or a last one that cannot prepare
+    /// and commits once all others have promised. Nothing else decides from then on, so the transaction waits for that
+    /// branch's database if it is away.
+    pub fn decided_by(&mut self, number: BranchNumber) {
+        self.delegate = Some(number);
     }
 
     /// Adds a branch, which commit will bring along: no call is made for it. Branches are numbered from 1.
@@ -109,7 +117,7 @@ impl Transaction {
     /// open what an earlier one came to.
     pub async fn commit(&self) -> Result<Decision, CallError> {
         let branches = self.branches.values().cloned().map(ToWire::to_wire).collect();
-        self.verdict.commit(self.xid, branches, self.vote_timeout).await
+        self.verdict.commit(self.xid, branches, self.vote_timeout, self.delegate).await
     }
 
     /// Gives up. The answer is the recorded outcome, which may be COMMITTED if commit was asked for before: obey it.

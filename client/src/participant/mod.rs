@@ -19,7 +19,7 @@ use std::{error::Error, fmt, time::Duration};
 
 use bytes::Bytes;
 use thiserror::Error;
-use verdict_protocol::{BranchId, ClusterId, LogTime, Reason, ResourceName, Settlement, Vote};
+use verdict_protocol::{BranchId, ClusterId, Conclusion, LogTime, Reason, ResourceName, Settlement, Vote};
 
 pub use self::{
     fence::{Fence, Purpose},
@@ -60,6 +60,18 @@ pub struct Settle {
     /// The branch's payload, or empty when the branch learnt its outcome by asking: keep at prepare what commit
     /// and rollback need.
     pub payload: Bytes,
+}
+
+/// Gives the decision to a branch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OnePhase {
+    pub stamp: Stamp,
+    pub branch: BranchId,
+    pub resource: ResourceName,
+    /// What the client enlisted the branch with: for a service, the work itself.
+    pub payload: Bytes,
+    /// Commit nothing any more: say whether it was committed, and make sure that it never is if it was not.
+    pub fence: bool,
 }
 
 /// The answer to [`Prepare`].
@@ -107,6 +119,9 @@ impl Settled {
 ///   the branch wrote); without any it is [`Settlement::HeuristicHazard`], never done. Commit of a branch that
 ///   refused or rolled back is [`Settlement::HeuristicRollback`], rollback of one that committed is
 ///   [`Settlement::HeuristicCommit`].
+/// - **One phase.** A branch that is given the decision commits at once or never, and keeps its word in its decision
+///   record, which is its row in the branch table. A rollback, a fence or a refusal leaves a row there under the same
+///   key, so that a late attempt finds it.
 /// - **Read-only is remembered.** A participant that lost its memory of a READ_ONLY vote says REFUSED.
 /// - **The horizon.** Finished branches and tombstones are kept until the horizon in [`Stamp`] has passed their
 ///   transaction's birth; then they may be dropped, and `prepare` of an unknown branch born before the horizon is
@@ -135,6 +150,13 @@ pub trait ResourceManager: Send + Sync + fmt::Debug + 'static {
     /// # Errors
     /// [`NotAnswered`] if the branch is not settled yet. Verdict sends it again.
     async fn rollback(&self, request: Settle) -> Result<Settled, NotAnswered>;
+
+    /// Decides: does the work and makes it effective in one local transaction that also records that it did, or records
+    /// that it never will. Whatever it answers first stays its answer.
+    ///
+    /// # Errors
+    /// [`NotAnswered`] if there is no answer. It may all the same have committed: Verdict asks again.
+    async fn commit_one_phase(&self, request: OnePhase) -> Result<Conclusion, NotAnswered>;
 
     /// The branches held prepared, oldest transaction first, at most `limit`.
     ///

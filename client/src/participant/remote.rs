@@ -8,9 +8,9 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 use verdict_proto::v1::{self, participant_client::ParticipantClient};
-use verdict_protocol::{BranchId, ResourceName};
+use verdict_protocol::{BranchId, Conclusion, ResourceName};
 
-use super::{NotAnswered, Prepare, ResourceManager, Settle, Settled, Voted};
+use super::{NotAnswered, OnePhase, Prepare, ResourceManager, Settle, Settled, Voted};
 use crate::wire::{FromWire, ToWire};
 
 /// A participant behind gRPC. One shared connection, made when first needed.
@@ -62,6 +62,10 @@ impl ResourceManager for RemoteParticipant {
 
     async fn rollback(&self, request: Settle) -> Result<Settled, NotAnswered> {
         self.call(request.to_wire(), |mut client, request| async move { client.rollback(request).await }).await
+    }
+
+    async fn commit_one_phase(&self, request: OnePhase) -> Result<Conclusion, NotAnswered> {
+        self.call(request.to_wire(), |mut client, request| async move { client.commit_one_phase(request).await }).await
     }
 
     async fn recover(&self, limit: usize) -> Result<Vec<BranchId>, NotAnswered> {

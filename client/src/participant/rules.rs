@@ -10,11 +10,21 @@
 //!   REFUSED    REFUSED                       HEURISTIC_ROLLBACK      DONE
 //!   COMMITTED  PREPARED                      DONE                    HEURISTIC_COMMIT
 //!   ROLLED     REFUSED                       HEURISTIC_ROLLBACK      DONE
+//!
+//!              commit in one phase           fence
+//!   (none)     reserve, confirm; COMMITTED   record a tombstone; FENCED
+//!    behind
+//!    horizon   FENCED                        FENCED
+//!   PREPARED   confirm; COMMITTED            cancel; FENCED
+//!   READ_ONLY  record that; COMMITTED        record a tombstone; FENCED
+//!   REFUSED    FENCED                        FENCED
+//!   COMMITTED  COMMITTED                     COMMITTED
+//!   ROLLED     FENCED                        FENCED
 //! ```
 //!
 //! Pure: the storage that a participant keeps its records in does what is said here within one local transaction.
 
-use verdict_protocol::{LogTime, Reason, ReasonCode, Settlement, Xid};
+use verdict_protocol::{Conclusion, LogTime, Reason, ReasonCode, Settlement, Xid};
 
 use super::{Settled, Voted};
 
@@ -59,6 +69,48 @@ pub enum OnSettle {
     Tombstone,
     /// Answer this and change nothing.
     Answer(Settled),
+}
+
+/// What being given the decision comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OnConclude {
+    /// Nothing is known of it: do the work, make it effective and record [`Record::Committed`], or record the refusal.
+    Work,
+    /// It was prepared: run confirm or cancel and record [`Record::Committed`] or [`Record::RolledBack`].
+    Finish(Record),
+    /// Record this without running anything.
+    Record(Record),
+    /// Answer this and change nothing.
+    Answer(Conclusion),
+    /// Answer FENCED with the reason that was recorded with the refusal.
+    RefusedBefore,
+}
+
+/// `expired`: the transaction was born before the horizon. `fence`: it may not commit any more.
+#[must_use]
+pub fn on_conclude(record: Option<Record>, expired: bool, fence: bool) -> OnConclude {
+    let fenced = |text: &str| OnConclude::Answer(Conclusion::Fenced(Some(Reason::refused(text, "", false))));
+    match record {
+        None if expired => fenced("the transaction is older than what this participant keeps: it can't be committed"),
+        None | Some(Record::ReadOnly) if fence => OnConclude::Record(Record::RolledBack),
+        None => OnConclude::Work,
+        Some(Record::Prepared) => OnConclude::Finish(if fence { Record::RolledBack } else { Record::Committed }),
+        Some(Record::ReadOnly) => OnConclude::Record(Record::Committed),
+        Some(Record::Refused) => OnConclude::RefusedBefore,
+        Some(Record::Committed) => OnConclude::Answer(Conclusion::Committed),
+        Some(Record::RolledBack) => fenced("the branch was rolled back or fenced before"),
+    }
+}
+
+/// What a branch that ended as `record` says of it.
+#[must_use]
+pub fn concluded(record: Record) -> Conclusion {
+    match record {
+        Record::Committed => Conclusion::Committed,
+        Record::Prepared | Record::ReadOnly | Record::Refused | Record::RolledBack => {
+            Conclusion::Fenced(Some(Reason::refused("it was fenced before it committed", "", true)))
+        }
+    }
 }
 
 /// `expired`: the transaction was born before the horizon.

@@ -23,7 +23,7 @@ use verdict_proto::v1::{self, participant_server::Participant};
 use verdict_protocol::ResourceName;
 
 use super::{
-    Prepare, ResourceManager, Settle,
+    OnePhase, Prepare, ResourceManager, Settle,
     inquiry::{Inquiry, InquiryOptions},
 };
 use crate::{
@@ -192,6 +192,16 @@ impl Participant for Handlers {
         let manager = self.shared.manager(&request.resource)?;
         let settled = self.shared.run(async move { manager.rollback(request).await }).await??;
         Ok(Response::new(settled.to_wire()))
+    }
+
+    async fn commit_one_phase(
+        &self,
+        request: Request<v1::OnePhaseRequest>,
+    ) -> Result<Response<v1::OnePhaseResponse>, Status> {
+        let request = OnePhase::from_wire(request.into_inner())?;
+        let manager = self.shared.manager(&request.resource)?;
+        let concluded = self.shared.run(async move { manager.commit_one_phase(request).await }).await??;
+        Ok(Response::new(concluded.to_wire()))
     }
 
     async fn recover(&self, request: Request<v1::RecoverRequest>) -> Result<Response<v1::RecoverResponse>, Status> {

@@ -11,12 +11,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use verdict_protocol::{BranchId, LogTime, Reason};
+use verdict_protocol::{BranchId, Conclusion, LogTime, Reason};
 
 use super::Reservation;
 use crate::participant::{
-    Fence, NotAnswered, Prepare, Purpose, ResourceManager, Settle, Settled, Stamp, Voted,
-    rules::{self, OnPrepare, OnSettle, Record},
+    Fence, NotAnswered, OnePhase, Prepare, Purpose, ResourceManager, Settle, Settled, Stamp, Voted,
+    rules::{self, OnConclude, OnPrepare, OnSettle, Record},
 };
 
 /// A service's own state and code.
@@ -146,6 +146,43 @@ impl<L: Ledger> Data<L> {
         }
     }
 
+    fn conclude(&mut self, request: &OnePhase) -> Conclusion {
+        let branch = request.branch;
+        let row = self.branches.get(&branch);
+        let (record, expired) = (row.map(|row| row.record), self.fence.expired(branch.xid));
+        match rules::on_conclude(record, expired, request.fence) {
+            OnConclude::Answer(conclusion) => conclusion,
+            OnConclude::RefusedBefore => Conclusion::Fenced(row.and_then(|row| row.reason.clone())),
+            OnConclude::Record(record) => {
+                self.record(branch, record, Bytes::new(), None);
+                rules::concluded(record)
+            }
+            OnConclude::Finish(record) => {
+                let payload = row.map(|row| row.payload.clone()).unwrap_or_default();
+                match record {
+                    Record::Committed => self.ledger.confirm(branch, &payload),
+                    _ => self.ledger.cancel(branch, &payload),
+                }
+                self.record(branch, record, Bytes::new(), None);
+                rules::concluded(record)
+            }
+            OnConclude::Work => {
+                let before = self.ledger.clone();
+                match self.ledger.reserve(branch, &request.payload) {
+                    Reservation::Refused(reason) => {
+                        self.ledger = before;
+                        self.record(branch, Record::Refused, Bytes::new(), Some(reason.clone()));
+                        return Conclusion::Fenced(Some(reason));
+                    }
+                    Reservation::Reserved => self.ledger.confirm(branch, &request.payload),
+                    Reservation::ReadOnly => {}
+                }
+                self.record(branch, Record::Committed, Bytes::new(), None);
+                Conclusion::Committed
+            }
+        }
+    }
+
     fn settle(
         &mut self,
         request: &Settle,
@@ -191,6 +228,12 @@ impl<L: Ledger> ResourceManager for MemoryManager<L> {
         let record = data.branches.get(&request.branch).map(|row| row.record);
         let step = rules::on_rollback(record, data.fence.expired(request.branch.xid));
         Ok(data.settle(&request, step, Record::RolledBack, L::cancel))
+    }
+
+    async fn commit_one_phase(&self, request: OnePhase) -> Result<Conclusion, NotAnswered> {
+        let mut data = self.memory.data();
+        data.admit(&request.stamp, Purpose::Outcome)?;
+        Ok(data.conclude(&request))
     }
 
     async fn recover(&self, limit: usize) -> Result<Vec<BranchId>, NotAnswered> {

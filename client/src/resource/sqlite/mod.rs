@@ -51,12 +51,12 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use rusqlite::Connection;
 use thiserror::Error;
-use verdict_protocol::{BranchId, ClusterId};
+use verdict_protocol::{BranchId, ClusterId, Conclusion};
 
 pub use self::store::check_settings;
 use self::worker::Worker;
 use super::Reservation;
-use crate::participant::{NotAnswered, Prepare, ResourceManager, Settle, Settled, Voted};
+use crate::participant::{NotAnswered, OnePhase, Prepare, ResourceManager, Settle, Settled, Voted};
 
 /// A service's own code. Each function runs on the table's thread, inside a transaction that is not its own: it must
 /// neither begin nor end one. A panic or an error undoes what it did and is reported as unavailable; the call comes
@@ -153,6 +153,10 @@ impl ResourceManager for BranchTable {
 
     async fn rollback(&self, request: Settle) -> Result<Settled, NotAnswered> {
         self.worker.settle(request, false).await
+    }
+
+    async fn commit_one_phase(&self, request: OnePhase) -> Result<Conclusion, NotAnswered> {
+        self.worker.commit_one_phase(request).await
     }
 
     async fn recover(&self, limit: usize) -> Result<Vec<BranchId>, NotAnswered> {

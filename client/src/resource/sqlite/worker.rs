@@ -10,13 +10,13 @@ use std::{
 
 use rusqlite::{Connection, DropBehavior, ErrorCode, Savepoint, Transaction, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
-use verdict_protocol::{BranchId, LogTime, Reason, ReasonCode};
+use verdict_protocol::{BranchId, Conclusion, LogTime, Reason, ReasonCode};
 
 use super::{Handler, TableOptions, store, store::Store};
 use crate::{
     participant::{
-        Fence, NotAnswered, Prepare, Purpose, Settle, Settled, Voted,
-        rules::{self, OnPrepare, OnSettle, Record},
+        Fence, NotAnswered, OnePhase, Prepare, Purpose, Settle, Settled, Voted,
+        rules::{self, OnConclude, OnPrepare, OnSettle, Record},
     },
     resource::Reservation,
 };
@@ -31,6 +31,7 @@ type Reply<T> = oneshot::Sender<Result<T, NotAnswered>>;
 enum Call {
     /// The instant is when the vote becomes useless.
     Prepare(Prepare, Option<Instant>, Reply<Voted>),
+    OnePhase(OnePhase, Reply<Conclusion>),
     Settle(Settle, bool, Reply<Settled>),
     Recover(usize, Reply<Vec<BranchId>>),
 }
@@ -38,6 +39,7 @@ enum Call {
 /// An answer that must not be spoken before the commit.
 enum Answer {
     Voted(Result<Voted, NotAnswered>, Reply<Voted>),
+    Concluded(Result<Conclusion, NotAnswered>, Reply<Conclusion>),
     Settled(Result<Settled, NotAnswered>, Reply<Settled>),
     Recovered(Result<Vec<BranchId>, NotAnswered>, Reply<Vec<BranchId>>),
 }
@@ -69,6 +71,10 @@ impl Worker {
 
     pub(super) async fn settle(&self, request: Settle, commit: bool) -> Result<Settled, NotAnswered> {
         self.send(|reply| Call::Settle(request, commit, reply)).await
+    }
+
+    pub(super) async fn commit_one_phase(&self, request: OnePhase) -> Result<Conclusion, NotAnswered> {
+        self.send(|reply| Call::OnePhase(request, reply)).await
     }
 
     pub(super) async fn recover(&self, limit: usize) -> Result<Vec<BranchId>, NotAnswered> {
@@ -197,6 +203,9 @@ impl Call {
             Self::Prepare(request, useless_at, reply) => {
                 Answer::Voted(prepare(transaction, fence, handler, request, useless_at), reply)
             }
+            Self::OnePhase(request, reply) => {
+                Answer::Concluded(conclude(transaction, fence, handler, &request), reply)
+            }
             Self::Settle(request, commit, reply) => {
                 Answer::Settled(settle(transaction, fence, handler, &request, commit), reply)
             }
@@ -209,6 +218,7 @@ impl Call {
     fn refused(self, what: &str) -> Answer {
         match self {
             Self::Prepare(_, _, reply) => Answer::Voted(Err(NotAnswered::unavailable(what)), reply),
+            Self::OnePhase(_, reply) => Answer::Concluded(Err(NotAnswered::unavailable(what)), reply),
             Self::Settle(_, _, reply) => Answer::Settled(Err(NotAnswered::unavailable(what)), reply),
             Self::Recover(_, reply) => Answer::Recovered(Err(NotAnswered::unavailable(what)), reply),
         }
@@ -220,6 +230,7 @@ impl Answer {
     fn speak(self) {
         match self {
             Self::Voted(voted, reply) => drop(reply.send(voted)),
+            Self::Concluded(concluded, reply) => drop(reply.send(concluded)),
             Self::Settled(settled, reply) => drop(reply.send(settled)),
             Self::Recovered(branches, reply) => drop(reply.send(branches)),
         }
@@ -229,6 +240,7 @@ impl Answer {
     fn refused(self, what: &str) -> Self {
         match self {
             Self::Voted(_, reply) => Self::Voted(Err(NotAnswered::unavailable(what)), reply),
+            Self::Concluded(_, reply) => Self::Concluded(Err(NotAnswered::unavailable(what)), reply),
             Self::Settled(_, reply) => Self::Settled(Err(NotAnswered::unavailable(what)), reply),
             Self::Recovered(_, reply) => Self::Recovered(Err(NotAnswered::unavailable(what)), reply),
         }
@@ -238,6 +250,7 @@ impl Answer {
     fn error(&self) -> Option<&rusqlite::Error> {
         let error = match self {
             Self::Voted(voted, _) => voted.as_ref().err(),
+            Self::Concluded(concluded, _) => concluded.as_ref().err(),
             Self::Settled(settled, _) => settled.as_ref().err(),
             Self::Recovered(branches, _) => branches.as_ref().err(),
         };
@@ -317,6 +330,51 @@ fn settle(
     store::save(&savepoint, branch, record, &[], None, fence.horizon).map_err(unavailable)?;
     savepoint.commit().map_err(unavailable)?;
     Ok(Settled::DONE)
+}
+
+fn conclude(
+    transaction: &mut Transaction<'_>,
+    fence: &mut Fence,
+    handler: &mut dyn Handler,
+    request: &OnePhase,
+) -> Result<Conclusion, NotAnswered> {
+    fence.admit(&request.stamp, Purpose::Outcome)?;
+    let branch = request.branch;
+    let known = store::load(transaction, branch).map_err(unavailable)?;
+    let record = known.as_ref().map(|known| known.record);
+    let step = rules::on_conclude(record, fence.expired(branch.xid), request.fence);
+    let mut savepoint = transaction.savepoint().map_err(unavailable)?;
+    let (record, conclusion) = match step {
+        OnConclude::Answer(conclusion) => return Ok(conclusion),
+        OnConclude::RefusedBefore => return Ok(Conclusion::Fenced(known.and_then(|known| known.reason))),
+        OnConclude::Record(record) => (record, rules::concluded(record)),
+        OnConclude::Finish(record) => {
+            let payload = known.map(|known| known.payload).unwrap_or_default();
+            guarded(&savepoint, || match record {
+                Record::Committed => handler.confirm(&savepoint, branch, &payload),
+                _ => handler.cancel(&savepoint, branch, &payload),
+            })?;
+            (record, rules::concluded(record))
+        }
+        OnConclude::Work => match guarded(&savepoint, || handler.reserve(&savepoint, branch, &request.payload))? {
+            Reservation::Reserved => {
+                guarded(&savepoint, || handler.confirm(&savepoint, branch, &request.payload))?;
+                (Record::Committed, Conclusion::Committed)
+            }
+            Reservation::ReadOnly => (Record::Committed, Conclusion::Committed),
+            Reservation::Refused(reason) => {
+                savepoint.rollback().map_err(unavailable)?;
+                (Record::Refused, Conclusion::Fenced(Some(Reason { code: ReasonCode::Refused, ..reason })))
+            }
+        },
+    };
+    let reason = match &conclusion {
+        Conclusion::Fenced(reason) if record == Record::Refused => reason.as_ref(),
+        Conclusion::Fenced(_) | Conclusion::Committed => None,
+    };
+    store::save(&savepoint, branch, record, &[], reason, fence.horizon).map_err(unavailable)?;
+    savepoint.commit().map_err(unavailable)?;
+    Ok(conclusion)
 }
 
 /// Runs a service's code: what goes wrong in it is no reason for the others in the batch to fail.

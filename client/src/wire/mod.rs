@@ -2,6 +2,8 @@
 //!
 //! What comes in is parsed once, into types that can't be malformed; a [`WireError`] names the field.
 
+mod participant;
+
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,12 +13,12 @@ use tonic::{Code, Status};
 use verdict_proto::v1;
 use verdict_protocol::{
     BranchId, ClusterId, IdError, ListedBranch, LogTime, NewBranch, Outcome, Reason, ReasonCode, ResourceName,
-    Settlement, State, Vote, Xid,
+    Settlement, State, Vote, Word, Xid,
 };
 
 use crate::{
     Branch, BranchStatus, ClusterStatus, Decision, NodeStatus, Order, Page, TransactionStatus,
-    participant::{NotAnswered, Prepare, Settle, Settled, Stamp, Voted, with_causes},
+    participant::{NotAnswered, Stamp, Voted, with_causes},
 };
 
 /// Reply metadata: the leader's node id, decimal.
@@ -147,7 +149,7 @@ macro_rules! twins {
 
 twins!(Vote, "vote", Prepared, ReadOnly, Refused);
 twins!(Outcome, "outcome", Committed, Aborted);
-twins!(State, "state", Active, Voting, Decided, Ended, Expired, Unknown);
+twins!(State, "state", Active, Voting, Delegated, Decided, Ended, Expired, Unknown);
 twins!(Settlement, "settlement", Done, HeuristicCommit, HeuristicRollback, HeuristicMixed, HeuristicHazard);
 
 impl ToWire for Reason {
@@ -175,6 +177,7 @@ impl FromWire<v1::Reason> for Reason {
             "SKEWED" => Some(ReasonCode::Skewed),
             "LIMIT" => Some(ReasonCode::Limit),
             "PRESUMED" => Some(ReasonCode::Presumed),
+            "OPERATOR" => Some(ReasonCode::Operator),
             _ => None,
         };
         let text = if known.is_some() { text } else { format!("{code}: {text}") };
@@ -197,109 +200,6 @@ impl ToWire for ClusterId {
 impl FromWire<Bytes> for ClusterId {
     fn from_wire(wire: Bytes) -> Result<Self, WireError> {
         wire.as_ref().try_into().map(Self).map_err(|_| WireError::Cluster(wire.len()))
-    }
-}
-
-impl ToWire for Stamp {
-    type Wire = v1::Stamp;
-
-    fn to_wire(self) -> v1::Stamp {
-        v1::Stamp {
-            cluster: self.cluster.to_wire(),
-            incarnation: self.incarnation,
-            term: self.term,
-            horizon_ms: self.horizon.as_millis(),
-        }
-    }
-}
-
-impl FromWire<Option<v1::Stamp>> for Stamp {
-    fn from_wire(wire: Option<v1::Stamp>) -> Result<Self, WireError> {
-        let v1::Stamp { cluster, incarnation, term, horizon_ms } = present("stamp", wire)?;
-        Ok(Self {
-            cluster: ClusterId::from_wire(cluster)?,
-            incarnation,
-            term,
-            horizon: LogTime::from_millis(horizon_ms),
-        })
-    }
-}
-
-impl ToWire for Prepare {
-    type Wire = v1::PrepareRequest;
-
-    fn to_wire(self) -> v1::PrepareRequest {
-        v1::PrepareRequest {
-            stamp: Some(self.stamp.to_wire()),
-            branch: Some(self.branch.to_wire()),
-            resource: self.resource.into(),
-            payload: self.payload,
-            vote_timeout_ms: millis(self.vote_timeout),
-        }
-    }
-}
-
-impl FromWire<v1::PrepareRequest> for Prepare {
-    fn from_wire(wire: v1::PrepareRequest) -> Result<Self, WireError> {
-        Ok(Self {
-            stamp: Stamp::from_wire(wire.stamp)?,
-            branch: BranchId::from_wire(wire.branch)?,
-            resource: ResourceName::try_from(wire.resource)?,
-            payload: wire.payload,
-            vote_timeout: Duration::from_millis(wire.vote_timeout_ms),
-        })
-    }
-}
-
-impl ToWire for Settle {
-    type Wire = v1::SettleRequest;
-
-    fn to_wire(self) -> v1::SettleRequest {
-        v1::SettleRequest {
-            stamp: Some(self.stamp.to_wire()),
-            branch: Some(self.branch.to_wire()),
-            resource: self.resource.into(),
-            payload: self.payload,
-        }
-    }
-}
-
-impl FromWire<v1::SettleRequest> for Settle {
-    fn from_wire(wire: v1::SettleRequest) -> Result<Self, WireError> {
-        Ok(Self {
-            stamp: Stamp::from_wire(wire.stamp)?,
-            branch: BranchId::from_wire(wire.branch)?,
-            resource: ResourceName::try_from(wire.resource)?,
-            payload: wire.payload,
-        })
-    }
-}
-
-impl ToWire for Voted {
-    type Wire = v1::PrepareResponse;
-
-    fn to_wire(self) -> v1::PrepareResponse {
-        v1::PrepareResponse { vote: self.vote.to_wire().into(), reason: self.reason.map(ToWire::to_wire) }
-    }
-}
-
-impl FromWire<v1::PrepareResponse> for Voted {
-    fn from_wire(wire: v1::PrepareResponse) -> Result<Self, WireError> {
-        Ok(Self { vote: Vote::from_wire(wire.vote)?, reason: reason(wire.reason)? })
-    }
-}
-
-impl ToWire for Settled {
-    type Wire = v1::SettleResponse;
-
-    fn to_wire(self) -> v1::SettleResponse {
-        v1::SettleResponse { settlement: self.settlement.to_wire().into(), reason: self.reason.map(ToWire::to_wire) }
-    }
-}
-
-impl FromWire<v1::SettleResponse> for Settled {
-    fn from_wire(wire: v1::SettleResponse) -> Result<Self, WireError> {
-        Ok(Self { settlement: Settlement::from_wire(wire.settlement)?, reason: reason(wire.reason)? })
     }
 }
 
@@ -382,6 +282,14 @@ impl FromWire<v1::BranchStatus> for BranchStatus {
     }
 }
 
+impl ToWire for Word {
+    type Wire = v1::Word;
+
+    fn to_wire(self) -> v1::Word {
+        v1::Word { who: self.who, why: self.why, at_ms: 0 }
+    }
+}
+
 impl FromWire<v1::TransactionStatus> for TransactionStatus {
     fn from_wire(wire: v1::TransactionStatus) -> Result<Self, WireError> {
         let xid = Xid::from_wire(wire.xid)?;
@@ -394,6 +302,11 @@ impl FromWire<v1::TransactionStatus> for TransactionStatus {
             decision: outcome.map(|outcome| Decision { xid, outcome, reason, log_index: wire.log_index }),
             branches,
             age: Duration::from_millis(wire.age_ms),
+            words: wire
+                .words
+                .into_iter()
+                .map(|word| (LogTime::from_millis(word.at_ms), Word { who: word.who, why: word.why }))
+                .collect(),
         })
     }
 }
