@@ -18,11 +18,11 @@ use tonic::transport::{
     server::{Server, TcpIncoming},
 };
 use verdict_client::{
-    BranchId, ClusterId, Options, ResourceName, Settlement, Verdict, Vote,
+    BranchId, ClusterId, Conclusion, Options, ResourceName, Settlement, Verdict, Vote,
     conformance::{self, Case, Effects, Failure, Subject},
     participant::{
-        NotAnswered, ParticipantOptions, Participants, Prepare, RemoteParticipant, ResourceManager, Settle, Settled,
-        Stamp, Voted,
+        NotAnswered, OnePhase, ParticipantOptions, Participants, Prepare, RemoteParticipant, ResourceManager, Settle,
+        Settled, Stamp, Voted,
     },
     resource::memory::Memory,
 };
@@ -86,6 +86,9 @@ enum Bug {
     BelievesAnybody,
     RefusesOutcomesOfOldTerms,
     ForgetsPayload,
+    OnePhaseTwice,
+    /// A fence is answered and not kept.
+    FenceForgotten,
 }
 
 fn wrap(manager: impl ResourceManager, bug: Option<Bug>, memory: &Memory<Seats>) -> Arc<dyn ResourceManager> {
@@ -157,6 +160,17 @@ impl<M: ResourceManager> ResourceManager for Buggy<M> {
         self.manager.rollback(request).await
     }
 
+    async fn commit_one_phase(&self, mut request: OnePhase) -> Result<Conclusion, NotAnswered> {
+        request.stamp = self.stamp(request.stamp);
+        let record = self.memory.record(request.branch);
+        match self.bug {
+            Bug::OnePhaseTwice if record.is_some() => self.memory.change(|seats| seats.confirm_one()),
+            Bug::FenceForgotten if request.fence && record.is_none() => return Ok(Conclusion::Fenced(None)),
+            _ => {}
+        }
+        self.manager.commit_one_phase(request).await
+    }
+
     async fn recover(&self, limit: usize) -> Result<Vec<BranchId>, NotAnswered> {
         self.manager.recover(limit).await
     }
@@ -182,6 +196,8 @@ async fn seeded_bugs_are_caught() {
         (Bug::BelievesAnybody, Case::AnotherCluster),
         (Bug::RefusesOutcomesOfOldTerms, Case::OutcomeOfAnOldTerm),
         (Bug::ForgetsPayload, Case::OutcomeWithoutPayload),
+        (Bug::OnePhaseTwice, Case::OnePhaseCommitsOnce),
+        (Bug::FenceForgotten, Case::FenceComesFirst),
     ] {
         let failed = cases(conformance::run(async || InMemory::new(Some(bug))).await);
         assert!(failed.contains(&case), "{bug:?} should fail {case}, it failed {failed:?}");

@@ -11,10 +11,10 @@ use bytes::Bytes;
 use tokio::sync::Semaphore;
 use tonic::{Code, Request};
 use verdict_client::{
-    BranchId, ClusterId, LogTime, ResourceName, Verdict, Vote, Xid,
+    BranchId, ClusterId, Conclusion, LogTime, ResourceName, Verdict, Vote, Xid,
     participant::{
-        InquiryOptions, NotAnswered, ParticipantOptions, Participants, Prepare, ResourceManager, Settle, Settled,
-        Stamp, Voted, rules::Record,
+        InquiryOptions, NotAnswered, OnePhase, ParticipantOptions, Participants, Prepare, ResourceManager, Settle,
+        Settled, Stamp, Voted, rules::Record,
     },
     resource::memory::Memory,
     wire::ToWire,
@@ -142,6 +142,10 @@ impl<M: ResourceManager> ResourceManager for Counted<M> {
     async fn rollback(&self, request: Settle) -> Result<Settled, NotAnswered> {
         self.manager.rollback(request).await
     }
+    async fn commit_one_phase(&self, request: OnePhase) -> Result<Conclusion, NotAnswered> {
+        self.manager.commit_one_phase(request).await
+    }
+
     async fn recover(&self, limit: usize) -> Result<Vec<BranchId>, NotAnswered> {
         self.sweeps.add_permits(1);
         self.manager.recover(limit).await
@@ -168,6 +172,9 @@ impl<M: ResourceManager> ResourceManager for Slow<M> {
     }
     async fn rollback(&self, request: Settle) -> Result<Settled, NotAnswered> {
         self.manager.rollback(request).await
+    }
+    async fn commit_one_phase(&self, request: OnePhase) -> Result<Conclusion, NotAnswered> {
+        self.manager.commit_one_phase(request).await
     }
     async fn recover(&self, limit: usize) -> Result<Vec<BranchId>, NotAnswered> {
         self.manager.recover(limit).await

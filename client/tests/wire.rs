@@ -57,7 +57,9 @@ fn enums_keep_their_meaning_and_nothing_is_made_up() {
     for outcome in [Outcome::Committed, Outcome::Aborted] {
         assert_eq!(Outcome::from_wire(i32::from(outcome.to_wire())), Ok(outcome));
     }
-    for state in [State::Active, State::Voting, State::Decided, State::Ended, State::Expired, State::Unknown] {
+    for state in
+        [State::Active, State::Voting, State::Delegated, State::Decided, State::Ended, State::Expired, State::Unknown]
+    {
         assert_eq!(State::from_wire(i32::from(state.to_wire())), Ok(state));
     }
     assert_eq!(Vote::from_wire(0), Err(WireError::Missing { field: "vote" }));

@@ -110,7 +110,11 @@ impl Engine {
     pub(crate) async fn request(self: &Arc<Self>, request: Request) -> Option<Reply> {
         let most = match request {
             Request::Begin { .. } | Request::Enlist { .. } | Request::Commit { .. } => self.most_waiting,
-            Request::Rollback { .. } | Request::Vote { .. } | Request::Inquire { .. } => 2 * self.most_waiting,
+            Request::Rollback { .. }
+            | Request::Vote { .. }
+            | Request::Inquire { .. }
+            | Request::Resolve { .. }
+            | Request::Forget { .. } => 2 * self.most_waiting,
         };
         let (sender, receiver) = oneshot::channel();
         {
@@ -296,6 +300,10 @@ impl Engine {
             Effect::Ask { branch, resource, payload, within_ms } => {
                 let Some(stamp) = core.stamp() else { return };
                 self.outbound.ask(Arc::clone(self), stamp, branch, resource, payload, within_ms);
+            }
+            Effect::Delegate { branch, resource, payload, fence } => {
+                let Some(stamp) = core.stamp() else { return };
+                self.outbound.delegate(Arc::clone(self), stamp, branch, resource, payload, fence);
             }
             Effect::Tell { branch, resource, payload, outcome } => {
                 let Some(stamp) = core.stamp() else { return };

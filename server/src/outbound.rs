@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::time::timeout;
-use verdict_client::participant::{Prepare, Settle, Stamp, with_causes};
+use verdict_client::participant::{OnePhase, Prepare, Settle, Stamp, with_causes};
 use verdict_protocol::{BranchId, Event, Outcome, Recorded, ResourceName};
 
 use crate::{engine::Engine, seams::Participants, tasks::Tasks};
@@ -53,6 +53,30 @@ impl Outbound {
                 Ok(Ok(voted)) => Event::Voted { branch, vote: voted.vote, reason: voted.reason },
                 Ok(Err(error)) => Event::NotAsked { branch, error: with_causes(&error) },
                 Err(_) => Event::NotAsked { branch, error: format!("no vote within {within:?}") },
+            });
+        });
+    }
+
+    /// Gives a branch the decision.
+    pub(crate) fn delegate(
+        &self,
+        engine: Arc<Engine>,
+        stamp: Stamp,
+        branch: BranchId,
+        resource: ResourceName,
+        payload: Bytes,
+        fence: bool,
+    ) {
+        let participant = self.participants.get(&resource).cloned();
+        self.tasks.spawn(async move {
+            let Some(participant) = participant else {
+                return engine.handle(Event::NotAsked { branch, error: unknown(&resource) });
+            };
+            let request = OnePhase { stamp, branch, resource, payload, fence };
+            engine.handle(match timeout(ASK_WITHIN, participant.commit_one_phase(request)).await {
+                Ok(Ok(conclusion)) => Event::Concluded { branch, conclusion },
+                Ok(Err(error)) => Event::NotAsked { branch, error: with_causes(&error) },
+                Err(_) => Event::NotAsked { branch, error: format!("no decision within {ASK_WITHIN:?}") },
             });
         });
     }

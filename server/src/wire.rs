@@ -3,8 +3,8 @@
 use verdict_client::wire::{FromWire as _, ToWire as _, WireError};
 use verdict_proto::v1;
 use verdict_protocol::{
-    Branch, BranchId, Coordinator, Ledger, ListedBranch, NewBranch, OpenTransaction, Order, Outcome, Reason, Recorded,
-    ResourceName, Rules, State, Vote, Xid,
+    Branch, BranchId, Coordinator, Ledger, ListedBranch, LogTime, NewBranch, OpenTransaction, Order, Outcome, Reason,
+    Recorded, Resolution, ResourceName, Rules, Settlement, State, Vote, Word, Xid,
 };
 
 /// What a request may not be; the text says which field, and what it may be.
@@ -75,7 +75,38 @@ pub(crate) fn status(ledger: &Ledger, coordinator: &Coordinator, xid: Xid) -> v1
             .collect(),
         log_index: status.outcome.map_or(0, |outcome| outcome.index()),
         age_ms: status.transaction.map_or(0, |open| age_ms(ledger, open)),
+        words: status.transaction.into_iter().flat_map(|open| &open.words).map(spoken).collect(),
     }
+}
+
+fn spoken((at, word): &(LogTime, Word)) -> v1::Word {
+    v1::Word { at_ms: at.as_millis(), ..word.clone().to_wire() }
+}
+
+/// An operator's word: who and why, neither empty nor longer than is kept.
+pub(crate) fn word(wire: Option<v1::Word>) -> Result<Word, Invalid> {
+    let v1::Word { who, why, .. } = wire.unwrap_or_default();
+    for (field, text) in [("word.who", &who), ("word.why", &why)] {
+        if text.trim().is_empty() {
+            return Err(format!("{field} is empty: say who does this and why; it is kept with the transaction"));
+        }
+        if text.len() > Word::MAX_TEXT {
+            return Err(format!("{field} has {} bytes, at most {} are kept", text.len(), Word::MAX_TEXT));
+        }
+    }
+    Ok(Word { who, why })
+}
+
+pub(crate) fn resolution(wire: Option<v1::resolve_request::Resolution>) -> Result<Resolution, Invalid> {
+    use v1::resolve_request::Resolution as Wire;
+    let parsed = match wire {
+        Some(Wire::Outcome(outcome)) => Outcome::from_wire(outcome).map(Resolution::Decide),
+        Some(Wire::Branch(v1::BranchSettlement { number, settlement })) => {
+            Settlement::from_wire(settlement).map(|settlement| Resolution::Settle { number, settlement })
+        }
+        None => return Err("resolution is missing: name an outcome, or a branch and how it ended".to_owned()),
+    };
+    parsed.map_err(|error| error.to_string())
 }
 
 pub(crate) fn age_ms(ledger: &Ledger, open: &OpenTransaction) -> u64 {
@@ -86,6 +117,7 @@ fn state(state: State) -> v1::State {
     match state {
         State::Active => v1::State::Active,
         State::Voting => v1::State::Voting,
+        State::Delegated => v1::State::Delegated,
         State::Decided => v1::State::Decided,
         State::Ended => v1::State::Ended,
         State::Expired => v1::State::Expired,

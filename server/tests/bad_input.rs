@@ -63,7 +63,7 @@ async fn check(cluster: &Cluster, channel: Channel) {
         fails(transactions.begin(begin).await, InvalidArgument, Detail::Invalid, "UUIDv7");
         let enlist = v1::EnlistRequest { xid: bad.clone(), branches: vec![branch(1, "seats")] };
         fails(transactions.enlist(enlist).await, InvalidArgument, Detail::Invalid, "UUIDv7");
-        let commit = v1::CommitRequest { xid: bad.clone(), branches: vec![], vote_timeout_ms: 0 };
+        let commit = v1::CommitRequest { xid: bad.clone(), branches: vec![], vote_timeout_ms: 0, delegate: None };
         fails(transactions.commit(commit).await, InvalidArgument, Detail::Invalid, "UUIDv7");
         let rollback = v1::RollbackRequest { xid: bad.clone(), reason: String::new() };
         fails(transactions.rollback(rollback).await, InvalidArgument, Detail::Invalid, "UUIDv7");
@@ -74,7 +74,7 @@ async fn check(cluster: &Cluster, channel: Channel) {
 
     let begin = v1::BeginRequest { xid: xid(), timeout_ms: u64::MAX };
     fails(transactions.begin(begin).await, InvalidArgument, Detail::Invalid, "retention.lifetime_ms");
-    let commit = v1::CommitRequest { xid: xid(), branches: vec![], vote_timeout_ms: u64::MAX };
+    let commit = v1::CommitRequest { xid: xid(), branches: vec![], vote_timeout_ms: u64::MAX, delegate: None };
     fails(transactions.commit(commit).await, InvalidArgument, Detail::Invalid, "timeouts.max_vote_ms");
     let enlist = v1::EnlistRequest { xid: xid(), branches: vec![] };
     fails(transactions.enlist(enlist).await, InvalidArgument, Detail::Invalid, "at least one");
@@ -86,7 +86,7 @@ async fn check(cluster: &Cluster, channel: Channel) {
         (Branch { payload: vec![0; 4097].into(), ..branch(7, "seats") }, "4096"),
         (Branch { vote: 99, ..branch(7, "seats") }, "vote"),
     ] {
-        let commit = v1::CommitRequest { xid: xid(), branches: vec![bad.clone()], vote_timeout_ms: 0 };
+        let commit = v1::CommitRequest { xid: xid(), branches: vec![bad.clone()], vote_timeout_ms: 0, delegate: None };
         fails(transactions.commit(commit).await, InvalidArgument, Detail::Invalid, words);
         let enlist = v1::EnlistRequest { xid: xid(), branches: vec![bad] };
         fails(transactions.enlist(enlist).await, InvalidArgument, Detail::Invalid, words);
@@ -97,10 +97,10 @@ async fn check(cluster: &Cluster, channel: Channel) {
 
     // One number for two branches; another list than the one that was closed; enlisting behind it.
     let twice = vec![branch(1, "seats"), branch(1, "wallet")];
-    let commit = v1::CommitRequest { xid: xid(), branches: twice, vote_timeout_ms: 0 };
+    let commit = v1::CommitRequest { xid: xid(), branches: twice, vote_timeout_ms: 0, delegate: None };
     fails(transactions.commit(commit).await, FailedPrecondition, Detail::Mismatch, "other branches");
     let decided = xid();
-    let commit = |branches| v1::CommitRequest { xid: decided.clone(), branches, vote_timeout_ms: 0 };
+    let commit = |branches| v1::CommitRequest { xid: decided.clone(), branches, vote_timeout_ms: 0, delegate: None };
     let status = transactions.commit(commit(vec![branch(1, "seats")])).await.unwrap().into_inner();
     assert_eq!(status.outcome(), v1::Outcome::Committed);
     fails(transactions.commit(commit(vec![branch(2, "seats")])).await, FailedPrecondition, Detail::Mismatch, "list");

@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use verdict_protocol::{BranchId, Command, Entry, ListedBranch, NewBranch, Outcome, Rules, Vote, Xid};
+use verdict_protocol::{
+    BranchId, Command, Conclusion, Entry, ListedBranch, NewBranch, Outcome, Resolution, Rules, Vote, Xid,
+};
 
 use crate::logs::Settled;
 
@@ -16,6 +18,10 @@ pub struct Case {
     pub branches: BTreeMap<u32, (NewBranch, Option<Vote>)>,
     /// The list is closed.
     pub closed: bool,
+    /// The branch that decides once all others have promised.
+    pub delegate: Option<u32>,
+    /// They have: it decides, and nothing else does.
+    pub delegated: bool,
     pub outcome: Option<Sentence>,
     /// It should be decided so many milliseconds after the entry at this index.
     pub due: Option<(u64, u64)>,
@@ -79,7 +85,7 @@ impl Oracle {
         let Some(rules) = self.rules else { return };
         let place = self.place.0;
         match command {
-            Command::Found { .. } | Command::Settled { .. } => {}
+            Command::Found { .. } | Command::Settled { .. } | Command::Forget { .. } => {}
             Command::Begin { xid, timeout_ms } => {
                 if self.may_begin(*xid, &rules) {
                     self.case(*xid).due = Some((place, *timeout_ms));
@@ -91,8 +97,8 @@ impl Oracle {
                     self.case(*xid).due.get_or_insert((place, *timeout_ms));
                 }
             }
-            Command::Prepare { xid, branches, vote_timeout_ms } => {
-                if self.prepare(*xid, branches, &rules) {
+            Command::Prepare { xid, branches, vote_timeout_ms, delegate } => {
+                if self.prepare(*xid, branches, *delegate, &rules) {
                     self.case(*xid).due = Some((place, *vote_timeout_ms));
                 }
             }
@@ -103,6 +109,21 @@ impl Oracle {
                     self.decide(*xid, Outcome::Aborted);
                 }
             }
+            Command::Conclude { branch, conclusion } => {
+                if self.cases.get(&branch.xid).and_then(|case| case.delegate) == Some(branch.number) {
+                    self.conclude(branch.xid, *conclusion == Conclusion::Committed);
+                }
+            }
+            Command::Resolve { xid, resolution: Resolution::Decide(outcome), force, .. } => {
+                let known = self.cases.contains_key(xid);
+                if *force {
+                    self.conclude(*xid, *outcome == Outcome::Committed);
+                }
+                if known && *outcome == Outcome::Aborted {
+                    self.decide(*xid, Outcome::Aborted);
+                }
+            }
+            Command::Resolve { .. } => {}
             Command::PresumeAbort { xid } => {
                 if !self.cases.contains_key(xid) && !self.is_expired(*xid) {
                     self.decide(*xid, Outcome::Aborted);
@@ -143,7 +164,7 @@ impl Oracle {
     }
 
     /// Whether it closed the list.
-    fn prepare(&mut self, xid: Xid, listed: &[ListedBranch], rules: &Rules) -> bool {
+    fn prepare(&mut self, xid: Xid, listed: &[ListedBranch], delegate: Option<u32>, rules: &Rules) -> bool {
         if !self.cases.contains_key(&xid) && !self.is_expired(xid) && self.is_skewed(xid, rules) {
             self.decide(xid, Outcome::Aborted);
             return false;
@@ -152,9 +173,16 @@ impl Oracle {
         if !self.is_open(xid, rules) || !fits(self.cases.get(&xid), branches()) {
             return false;
         }
+        let registered = self.cases.get(&xid).map(|case| &case.branches);
+        let is_listed = |number: u32| {
+            registered.is_some_and(|all| all.contains_key(&number)) || branches().any(|branch| branch.number == number)
+        };
+        if delegate.is_some_and(|number| !is_listed(number)) {
+            return false;
+        }
         self.register(xid, branches());
         let case = self.case(xid);
-        case.closed = true;
+        (case.closed, case.delegate) = (true, delegate);
         for ListedBranch { branch, vote } in listed {
             if let Some((vote, _)) = vote {
                 take(case, branch.number, *vote);
@@ -167,7 +195,7 @@ impl Oracle {
     /// The first vote counts, except that a refusal before the decision always does.
     fn vote(&mut self, branch: BranchId, vote: Vote) {
         let Some(case) = self.cases.get_mut(&branch.xid) else { return };
-        if case.outcome.is_none() && case.branches.contains_key(&branch.number) {
+        if case.outcome.is_none() && !case.delegated && case.branches.contains_key(&branch.number) {
             take(case, branch.number, vote);
             self.count(branch.xid);
         }
@@ -175,17 +203,33 @@ impl Oracle {
 
     fn count(&mut self, xid: Xid) {
         let Some(case) = self.cases.get(&xid) else { return };
-        let votes = || case.branches.values().map(|(_, vote)| *vote);
-        if votes().any(|vote| vote == Some(Vote::Refused)) {
+        let silent = |number: u32| case.branches.get(&number).is_some_and(|(_, vote)| vote.is_none());
+        let complete = case.branches.keys().all(|number| case.delegate == Some(*number) || !silent(*number));
+        if case.branches.values().any(|(_, vote)| *vote == Some(Vote::Refused)) {
             self.decide(xid, Outcome::Aborted);
-        } else if case.closed && votes().all(|vote| vote.is_some()) {
+        } else if case.closed && complete && case.delegate.is_some_and(silent) {
+            self.case(xid).delegated = true;
+        } else if case.closed && complete {
             self.decide(xid, Outcome::Committed);
         }
     }
 
+    /// The branch that decides has decided, or an operator in its place.
+    fn conclude(&mut self, xid: Xid, committed: bool) {
+        let Some(case) = self.cases.get_mut(&xid).filter(|case| case.delegated) else { return };
+        case.delegated = false;
+        if let Some((_, vote)) = case.delegate.and_then(|number| case.branches.get_mut(&number)) {
+            *vote = Some(if committed { Vote::Prepared } else { Vote::Refused });
+        }
+        self.decide(xid, if committed { Outcome::Committed } else { Outcome::Aborted });
+    }
+
     fn decide(&mut self, xid: Xid, outcome: Outcome) {
         let (index, term) = self.place;
-        self.case(xid).outcome.get_or_insert(Sentence { outcome, index, term });
+        let case = self.case(xid);
+        if !case.delegated {
+            case.outcome.get_or_insert(Sentence { outcome, index, term });
+        }
     }
 }
 

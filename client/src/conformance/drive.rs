@@ -4,10 +4,10 @@ use std::{fmt::Debug, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use verdict_protocol::{BranchId, ClusterId, LogTime, ResourceName, Settlement, Vote, Xid};
+use verdict_protocol::{BranchId, ClusterId, Conclusion, LogTime, ResourceName, Settlement, Vote, Xid};
 
 use super::{Effects, Subject};
-use crate::participant::{NotAnswered, Prepare, Settle, Settled, Stamp, Voted};
+use crate::participant::{NotAnswered, OnePhase, Prepare, Settle, Settled, Stamp, Voted};
 
 /// When the suite's transactions are born: some day in 2023.
 pub(super) const BIRTH: LogTime = LogTime::from_millis(1_700_000_000_000);
@@ -96,6 +96,30 @@ impl<'a> Driver<'a> {
         let settled =
             self.try_rollback(branch, self.good_payload()).await.map_err(|error| format!("rollback: {error}"))?;
         settled_as("rollback", &settled, expected)
+    }
+
+    pub(super) async fn try_conclude(
+        &self,
+        branch: BranchId,
+        payload: Bytes,
+        fence: bool,
+    ) -> Result<Conclusion, NotAnswered> {
+        let request = OnePhase { stamp: self.stamp, branch, resource: self.resource(), payload, fence };
+        self.subject.manager().commit_one_phase(request).await
+    }
+
+    /// Gives the branch the decision, or fences it, and expects it to have committed or never to do so.
+    pub(super) async fn concludes(&self, branch: BranchId, fence: bool, committed: bool) -> Checked {
+        let said = self.try_conclude(branch, self.good_payload(), fence).await;
+        let said = said.map_err(|error| format!("commit in one phase: {error}"))?;
+        expect("committed", said == Conclusion::Committed, committed)
+    }
+
+    pub(super) async fn conclude_twins(&self, branch: BranchId, twins: usize) -> Checked {
+        for twin in join_all((0..twins).map(|_| self.concludes(branch, false, true))).await {
+            twin?;
+        }
+        Ok(())
     }
 
     /// Prepare, commit and rollback must give no answer.

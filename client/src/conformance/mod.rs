@@ -8,6 +8,7 @@
 //! what a restart is, and what its data say it has reserved and confirmed. A participant passes if all cases do.
 //! Nothing here spawns or waits for time, so the suite runs anywhere.
 
+mod deciding;
 mod drive;
 mod outcomes;
 mod promises;
@@ -112,6 +113,18 @@ cases! {
     OutcomeWithoutPayload => outcomes::outcome_without_payload,
     /// Twins of each message at the same time have one effect.
     TwinsAtOnce => outcomes::twins_at_once,
+    /// Given the decision, it commits, and a repeat has no second effect, also after a restart.
+    OnePhaseCommitsOnce => deciding::commits_once,
+    /// Fenced first, it never commits, whatever comes late, also after a restart.
+    FenceComesFirst => deciding::fence_comes_first,
+    /// Fenced after it has committed, it says so.
+    FenceComesLate => deciding::fence_comes_late,
+    /// Given the decision, a refusal is FENCED with its reason, and stays so.
+    OnePhaseRefusal => deciding::refusal_is_never,
+    /// Outcomes that come on top agree with what the branch decided, or are reported.
+    OnePhaseAndOutcomes => deciding::outcomes_agree,
+    /// Twins of a decision at the same time have one effect.
+    OnePhaseTwins => deciding::twins,
     /// An unknown branch born before the horizon is REFUSED, also after a restart and if the message brings an
     /// older horizon.
     BehindTheHorizon => trust::behind_the_horizon,

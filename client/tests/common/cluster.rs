@@ -200,4 +200,12 @@ impl Operator for Service {
     ) -> Result<Response<v1::TransferLeaderResponse>, Status> {
         Ok(Response::new(v1::TransferLeaderResponse { leader: request.into_inner().to }))
     }
+
+    async fn resolve(&self, request: Request<v1::ResolveRequest>) -> Result<Response<v1::TransactionStatus>, Status> {
+        self.status(request.into_inner().xid).await
+    }
+
+    async fn forget(&self, request: Request<v1::ForgetRequest>) -> Result<Response<v1::TransactionStatus>, Status> {
+        self.status(request.into_inner().xid).await
+    }
 }

@@ -101,5 +101,8 @@ fn refused(refusal: &Refusal) -> (Code, Detail, u64) {
         Refusal::UnknownTransaction => (Code::NotFound, Detail::UnknownTransaction, 0),
         Refusal::UnknownBranch => (Code::NotFound, Detail::UnknownBranch, 0),
         Refusal::NotFounded => (Code::Unavailable, Detail::NotLeader, ELECTION_MS),
+        Refusal::NotDelegated => (Code::FailedPrecondition, Detail::Invalid, 0),
+        Refusal::Undecided | Refusal::NotPromised => (Code::FailedPrecondition, Detail::Undecided, 0),
+        Refusal::NeedsForce { .. } => (Code::FailedPrecondition, Detail::NeedsForce, 0),
     }
 }

@@ -3,18 +3,20 @@
 use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
+use tracing::warn;
 use verdict_client::wire::ToWire as _;
 use verdict_proto::v1::{
-    ClusterStatusRequest, ClusterStatusResponse, NodeStatus, TransferLeaderRequest, TransferLeaderResponse,
-    operator_server::Operator,
+    ClusterStatusRequest, ClusterStatusResponse, ForgetRequest, NodeStatus, ResolveRequest, TransactionStatus,
+    TransferLeaderRequest, TransferLeaderResponse, operator_server::Operator,
 };
+use verdict_protocol as protocol;
 use verdict_raft_log::NodeId;
 
 use super::{
     failure::Failure,
     route::{Call, Front},
 };
-use crate::engine::INCARNATION;
+use crate::{engine::INCARNATION, wire};
 
 #[derive(Debug)]
 pub(super) struct Service(pub(super) Arc<Front>);
@@ -35,6 +37,14 @@ impl Operator for Service {
     ) -> Result<Response<TransferLeaderResponse>, Status> {
         self.0.route(request.into_inner()).await
     }
+
+    async fn resolve(&self, request: Request<ResolveRequest>) -> Result<Response<TransactionStatus>, Status> {
+        self.0.route(request.into_inner()).await
+    }
+
+    async fn forget(&self, request: Request<ForgetRequest>) -> Result<Response<TransactionStatus>, Status> {
+        self.0.route(request.into_inner()).await
+    }
 }
 
 impl Call for TransferLeaderRequest {
@@ -48,6 +58,31 @@ impl Call for TransferLeaderRequest {
         }
         front.replica.transfer_leadership(to).await?;
         Ok(TransferLeaderResponse { leader: front.replica.status().leader.map_or(0, |leader| leader.0) })
+    }
+}
+
+impl Call for ResolveRequest {
+    const KIND: u32 = 10;
+    type Reply = TransactionStatus;
+
+    async fn serve(self, front: &Front) -> Result<TransactionStatus, Failure> {
+        let xid = wire::xid(&self.xid).map_err(Failure::Invalid)?;
+        let word = wire::word(self.word).map_err(Failure::Invalid)?;
+        let resolution = wire::resolution(self.resolution).map_err(Failure::Invalid)?;
+        warn!(%xid, ?resolution, %word, force = self.force, "an operator resolves");
+        front.change(xid, protocol::Request::Resolve { xid, resolution, word, force: self.force }).await
+    }
+}
+
+impl Call for ForgetRequest {
+    const KIND: u32 = 11;
+    type Reply = TransactionStatus;
+
+    async fn serve(self, front: &Front) -> Result<TransactionStatus, Failure> {
+        let xid = wire::xid(&self.xid).map_err(Failure::Invalid)?;
+        let word = wire::word(self.word).map_err(Failure::Invalid)?;
+        warn!(%xid, %word, force = self.force, "an operator lets a transaction be forgotten");
+        front.change(xid, protocol::Request::Forget { xid, word, force: self.force }).await
     }
 }
 

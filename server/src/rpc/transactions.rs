@@ -91,7 +91,7 @@ impl Call for CommitRequest {
                 "vote_timeout_ms: {vote_timeout_ms} is above the {most} allowed: see timeouts.max_vote_ms"
             )));
         }
-        front.change(xid, protocol::Request::Commit { xid, branches, vote_timeout_ms }).await
+        front.change(xid, protocol::Request::Commit { xid, branches, vote_timeout_ms, delegate: self.delegate }).await
     }
 }
 
@@ -146,7 +146,7 @@ impl Call for ListRequest {
 
 impl Front {
     /// Changes something and answers the transaction's status after it.
-    async fn change(&self, xid: Xid, request: protocol::Request) -> Result<TransactionStatus, Failure> {
+    pub(super) async fn change(&self, xid: Xid, request: protocol::Request) -> Result<TransactionStatus, Failure> {
         match self.request(request).await? {
             Reply::Decided { .. } | Reply::Done { .. } | Reply::Order { .. } => Ok(self.status(xid)),
             Reply::Refused(refusal) => Err(Failure::Refused(refusal)),

@@ -12,13 +12,13 @@ use std::{
 
 use tokio::{sync::Notify, time::timeout};
 use verdict_client::{
-    BranchId,
-    participant::{NotAnswered, Prepare, ResourceManager, Settle, Settled, Voted},
+    BranchId, Conclusion,
+    participant::{NotAnswered, OnePhase, Prepare, ResourceManager, Settle, Settled, Voted},
 };
 
 use super::RESOURCES;
 
-/// A gate before each participant's prepare and commit; all are open at first.
+/// A gate before each participant's prepare, and one before its commit (also in one phase); all are open at first.
 #[derive(Clone)]
 pub(crate) struct Gates {
     prepare: BTreeMap<&'static str, Arc<Gate>>,
@@ -115,6 +115,11 @@ impl ResourceManager for Gated {
 
     async fn rollback(&self, request: Settle) -> Result<Settled, NotAnswered> {
         self.inner.rollback(request).await
+    }
+
+    async fn commit_one_phase(&self, request: OnePhase) -> Result<Conclusion, NotAnswered> {
+        self.commit.pass().await;
+        self.inner.commit_one_phase(request).await
     }
 
     async fn recover(&self, limit: usize) -> Result<Vec<BranchId>, NotAnswered> {

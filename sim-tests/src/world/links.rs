@@ -18,8 +18,8 @@ use futures_util::future::BoxFuture;
 use madsim::runtime::NodeHandle;
 use rand::{RngExt as _, rngs::StdRng};
 use tokio::time::{sleep, timeout};
-use verdict_client::participant::{NotAnswered, Prepare, ResourceManager, Settle, Settled, Voted};
-use verdict_protocol::{BranchId, ResourceName, Vote};
+use verdict_client::participant::{NotAnswered, OnePhase, Prepare, ResourceManager, Settle, Settled, Voted};
+use verdict_protocol::{BranchId, Conclusion, ResourceName, Vote};
 use verdict_raft_log::{LinkError, MessageKind, NodeId, PeerLink};
 use verdict_server::{GrpcLinks, Links, Participants};
 
@@ -322,6 +322,13 @@ impl ResourceManager for FaultyBank {
     async fn rollback(&self, request: Settle) -> Result<Settled, NotAnswered> {
         let fate = self.fate(format_args!("roll back {} in term {}", request.branch, request.stamp.term));
         let send = |to: Arc<dyn ResourceManager>, request| async move { to.rollback(request).await };
+        self.carry(fate, request, send).await
+    }
+
+    async fn commit_one_phase(&self, request: OnePhase) -> Result<Conclusion, NotAnswered> {
+        let what = if request.fence { "fence" } else { "decide" };
+        let fate = self.fate(format_args!("{what} {} in term {}", request.branch, request.stamp.term));
+        let send = |to: Arc<dyn ResourceManager>, request| async move { to.commit_one_phase(request).await };
         self.carry(fate, request, send).await
     }
 

@@ -9,10 +9,10 @@ use bytes::Bytes;
 use rand::{RngExt as _, rngs::StdRng};
 use tokio::time::sleep;
 use verdict_client::{
-    participant::{NotAnswered, Prepare, ResourceManager, Settle, Settled, Voted, rules::Record},
+    participant::{NotAnswered, OnePhase, Prepare, ResourceManager, Settle, Settled, Voted, rules::Record},
     resource::memory::{Memory, MemoryManager},
 };
-use verdict_protocol::{BranchId, Outcome, Reason};
+use verdict_protocol::{BranchId, Conclusion, Outcome, Reason};
 
 use crate::{
     bank::Bank,
@@ -148,6 +148,10 @@ impl ResourceManager for Teller {
 
     async fn rollback(&self, request: Settle) -> Result<Settled, NotAnswered> {
         self.settle(request, Outcome::Aborted).await
+    }
+
+    async fn commit_one_phase(&self, request: OnePhase) -> Result<Conclusion, NotAnswered> {
+        self.manager.commit_one_phase(request).await
     }
 
     async fn recover(&self, limit: usize) -> Result<Vec<BranchId>, NotAnswered> {

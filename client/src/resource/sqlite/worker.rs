@@ -203,9 +203,7 @@ impl Call {
             Self::Prepare(request, useless_at, reply) => {
                 Answer::Voted(prepare(transaction, fence, handler, request, useless_at), reply)
             }
-            Self::OnePhase(request, reply) => {
-                Answer::Concluded(conclude(transaction, fence, handler, &request), reply)
-            }
+            Self::OnePhase(request, reply) => Answer::Concluded(conclude(transaction, fence, handler, &request), reply),
             Self::Settle(request, commit, reply) => {
                 Answer::Settled(settle(transaction, fence, handler, &request, commit), reply)
             }

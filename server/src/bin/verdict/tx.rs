@@ -2,9 +2,9 @@
 
 use std::{process::ExitCode, time::Duration};
 
-use clap::Subcommand;
+use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
-use verdict_client::{ListQuery, Outcome, Reason, Settlement, State, TransactionStatus, Vote, Xid};
+use verdict_client::{ListQuery, Outcome, Reason, Resolution, Settlement, State, TransactionStatus, Vote, Word, Xid};
 
 use crate::client::{AskError, Format, Target, duration, short, table};
 
@@ -36,6 +36,67 @@ pub(crate) enum Tx {
         #[command(flatten)]
         target: Target,
     },
+    /// Say how a transaction, or a branch of it, ended that cannot say so itself.
+    ///
+    /// Undecided transactions can be aborted. Where the decision was delegated to a branch whose database is lost, it can
+    /// be taken over, and of a decided one a branch that will never answer can be settled: what can break atomicity needs
+    /// --force. Who and why are kept with the transaction and in the log.
+    Resolve {
+        xid: String,
+        /// What the transaction comes to.
+        #[arg(long, value_enum, required_unless_present = "branch", conflicts_with = "branch")]
+        outcome: Option<OutcomeWord>,
+        /// The branch that is settled, by its number.
+        #[arg(long, requires = "ended", value_name = "NUMBER")]
+        branch: Option<u32>,
+        /// How that branch ended.
+        #[arg(long, value_enum, requires = "branch", value_name = "HOW")]
+        ended: Option<Ended>,
+        #[command(flatten)]
+        word: Speaker,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Stop showing a transaction whose branches are settled, some of them otherwise than decided.
+    Forget {
+        xid: String,
+        #[command(flatten)]
+        word: Speaker,
+        #[command(flatten)]
+        target: Target,
+    },
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum OutcomeWord {
+    Committed,
+    Aborted,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Ended {
+    /// As decided.
+    Done,
+    Committed,
+    RolledBack,
+    /// Partly committed.
+    Mixed,
+    /// Nobody knows.
+    Unknown,
+}
+
+/// Who says it, and why.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Speaker {
+    /// Why. It is kept with the transaction.
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    /// Who says so.
+    #[arg(long, env = "USER", value_name = "NAME")]
+    by: String,
+    /// Do it even if it can break atomicity.
+    #[arg(long)]
+    force: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -53,6 +114,14 @@ struct TransactionView {
     log_index: Option<u64>,
     age_ms: u64,
     branches: Vec<BranchView>,
+    words: Vec<WordView>,
+}
+
+#[derive(Debug, Serialize)]
+struct WordView {
+    at_ms: u64,
+    who: String,
+    why: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -100,7 +169,42 @@ impl Tx {
                 let found = !matches!(state, State::Unknown | State::Expired);
                 Ok(if found { ExitCode::SUCCESS } else { ExitCode::from(NOT_KNOWN) })
             }
+            Self::Resolve { xid, outcome, branch, ended, word, target } => {
+                let resolution = match (outcome, branch, ended) {
+                    (_, Some(number), Some(ended)) => Resolution::Settle { number, settlement: ended.into() },
+                    (Some(OutcomeWord::Committed), ..) => Resolution::Decide(Outcome::Committed),
+                    (Some(OutcomeWord::Aborted) | None, ..) => Resolution::Decide(Outcome::Aborted),
+                };
+                let (force, word) = (word.force, word.into());
+                let status = target.connect()?.resolve(Xid::parse(&xid)?, resolution, word, force).await?;
+                target.print(&view(status), show_text)?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Self::Forget { xid, word, target } => {
+                let (force, word) = (word.force, word.into());
+                let status = target.connect()?.forget(Xid::parse(&xid)?, word, force).await?;
+                target.print(&view(status), show_text)?;
+                Ok(ExitCode::SUCCESS)
+            }
         }
+    }
+}
+
+impl From<Ended> for Settlement {
+    fn from(ended: Ended) -> Self {
+        match ended {
+            Ended::Done => Self::Done,
+            Ended::Committed => Self::HeuristicCommit,
+            Ended::RolledBack => Self::HeuristicRollback,
+            Ended::Mixed => Self::HeuristicMixed,
+            Ended::Unknown => Self::HeuristicHazard,
+        }
+    }
+}
+
+impl From<Speaker> for Word {
+    fn from(speaker: Speaker) -> Self {
+        Self { who: speaker.by, why: speaker.reason }
     }
 }
 
@@ -127,6 +231,11 @@ fn view(status: TransactionStatus) -> TransactionView {
                 settlement: branch.settlement.map(settlement_word),
                 last_error: Some(branch.last_error).filter(|error| !error.is_empty()),
             })
+            .collect(),
+        words: status
+            .words
+            .into_iter()
+            .map(|(at, word)| WordView { at_ms: at.as_millis(), who: word.who, why: word.why })
             .collect(),
     }
 }
@@ -171,6 +280,9 @@ fn show_text(view: &TransactionView) -> String {
         text.push_str(&format!("reason       {}\n", reason_text(reason)));
     }
     text.push_str(&format!("age          {}\n", short(Duration::from_millis(view.age_ms))));
+    for word in &view.words {
+        text.push_str(&format!("{:<12} {}\n", word.who, word.why));
+    }
     if view.branches.is_empty() {
         return text;
     }
@@ -201,6 +313,7 @@ fn state_word(state: State) -> &'static str {
     match state {
         State::Active => "ACTIVE",
         State::Voting => "VOTING",
+        State::Delegated => "DELEGATED",
         State::Decided => "DECIDED",
         State::Ended => "ENDED",
         State::Expired => "EXPIRED",
