@@ -9,8 +9,8 @@ use verdict_proto::{
     peer::v1::{ForwardReply, Frame, Message, peer_server::Peer},
     v1::{
         BeginRequest, BranchOrder, ClusterStatusRequest, ClusterStatusResponse, CommitRequest, EnlistRequest,
-        GetRequest, InquireRequest, ListRequest, ListResponse, RollbackRequest, TransactionStatus,
-        TransferLeaderRequest, TransferLeaderResponse, VoteRequest, branches_server::Branches,
+        ForgetRequest, GetRequest, InquireRequest, ListRequest, ListResponse, ResolveRequest, RollbackRequest,
+        TransactionStatus, TransferLeaderRequest, TransferLeaderResponse, VoteRequest, branches_server::Branches,
         operator_server::Operator, transactions_server::Transactions,
     },
 };
@@ -127,6 +127,14 @@ impl<S: Operator> Operator for Door<S> {
         request: Request<TransferLeaderRequest>,
     ) -> Result<Response<TransferLeaderResponse>, Status> {
         self.carry(request, |inner, request| async move { inner.transfer_leader(request).await }).await
+    }
+
+    async fn resolve(&self, request: Request<ResolveRequest>) -> Result<Response<TransactionStatus>, Status> {
+        self.carry(request, |inner, request| async move { inner.resolve(request).await }).await
+    }
+
+    async fn forget(&self, request: Request<ForgetRequest>) -> Result<Response<TransactionStatus>, Status> {
+        self.carry(request, |inner, request| async move { inner.forget(request).await }).await
     }
 }
 
