@@ -13,11 +13,11 @@ use tokio::time::timeout;
 use tonic::Request;
 use verdict_client::{
     Clock as _,
-    participant::{NotAnswered, Prepare, ResourceManager, Settle, Settled, Voted},
+    participant::{NotAnswered, OnePhase, Prepare, ResourceManager, Settle, Settled, Voted},
     resource::memory::MemoryManager,
 };
 use verdict_proto::peer::v1::{Message, peer_server::Peer as _};
-use verdict_protocol::{BranchId, Outcome, ResourceName, Xid};
+use verdict_protocol::{BranchId, Conclusion, Outcome, ResourceName, Xid};
 use verdict_raft_log::{
     LinkError, MessageKind, NodeId, PeerLink,
     files::{Disk, DiskFile, testing::Mount},
@@ -136,6 +136,10 @@ impl ResourceManager for WatchedParticipant {
         self.acknowledged(self.carry(told, |to| async move { to.rollback(request).await }).await)
     }
 
+    async fn commit_one_phase(&self, request: OnePhase) -> Result<Conclusion, NotAnswered> {
+        self.carry(What::Asks, |to| async move { to.commit_one_phase(request).await }).await
+    }
+
     async fn recover(&self, limit: usize) -> Result<Vec<BranchId>, NotAnswered> {
         self.world.participants[self.row].1.recover(limit).await
     }
@@ -163,6 +167,10 @@ impl ResourceManager for WatchedRow {
     async fn rollback(&self, request: Settle) -> Result<Settled, NotAnswered> {
         self.row.settle(request.branch.xid).await;
         self.manager.rollback(request).await
+    }
+
+    async fn commit_one_phase(&self, request: OnePhase) -> Result<Conclusion, NotAnswered> {
+        self.manager.commit_one_phase(request).await
     }
 
     async fn recover(&self, limit: usize) -> Result<Vec<BranchId>, NotAnswered> {
