@@ -3,7 +3,7 @@
 //! Applied after everything was drawn: each fault has a stream of chance of its own, so that what is left strikes as it
 //! did (as far as the smaller world lets it: what a node does after a restart hangs on everything before).
 
-use std::{collections::BTreeSet, fmt, time::Duration};
+use std::{collections::BTreeSet, fmt, str::FromStr, time::Duration};
 
 use clap::Args;
 
@@ -18,6 +18,12 @@ pub struct Overrides {
     /// How long faults strike and clients work, at most, in simulated milliseconds.
     #[arg(long, value_name = "MS")]
     pub length_ms: Option<u64>,
+    /// Nodes of the cluster, at most.
+    #[arg(long, value_name = "N", value_parser = at_least_three)]
+    pub nodes: Option<u64>,
+    /// Participants, at most.
+    #[arg(long, value_name = "N", value_parser = at_least_two)]
+    pub banks: Option<usize>,
     /// Clients, at most.
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub clients: Option<usize>,
@@ -46,9 +52,21 @@ fn fault(name: &str) -> Result<Fault, String> {
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {
+    at_least(1, text)
+}
+
+fn at_least_two(text: &str) -> Result<usize, String> {
+    at_least(2, text)
+}
+
+fn at_least_three(text: &str) -> Result<u64, String> {
+    at_least(3, text)
+}
+
+fn at_least<T: FromStr<Err: fmt::Display> + PartialOrd + fmt::Display>(least: T, text: &str) -> Result<T, String> {
     match text.parse() {
-        Ok(0) => Err("a world without any does nothing: 1 or more".to_owned()),
-        Ok(number) => Ok(number),
+        Ok(number) if number >= least => Ok(number),
+        Ok(number) => Err(format!("{number} is too few: {least} or more")),
         Err(error) => Err(format!("{text:?} is not a number: {error}")),
     }
 }
@@ -63,6 +81,9 @@ impl Overrides {
         if let Some(length) = self.length_ms {
             plan.length = plan.length.min(Duration::from_millis(length));
         }
+        plan.nodes = plan.nodes.min(self.nodes.unwrap_or(u64::MAX));
+        plan.far = plan.far.min(plan.nodes);
+        plan.banks = plan.banks.min(self.banks.unwrap_or(usize::MAX));
         plan.clients = plan.clients.min(self.clients.unwrap_or(usize::MAX));
         plan.lanes = plan.lanes.min(self.lanes.unwrap_or(usize::MAX));
         plan.transactions = plan.transactions.min(self.transactions.unwrap_or(u64::MAX));
@@ -89,13 +110,15 @@ impl Overrides {
 /// As the command line takes it, with a blank before each option.
 impl fmt::Display for Overrides {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { without, length_ms, clients, lanes, transactions, fair_weather, even_tempered, true_clocks } = self;
+        let Self { without, length_ms, nodes, banks, clients, lanes, transactions, .. } = self;
         if !without.is_empty() {
             let names: Vec<String> = without.iter().map(Fault::to_string).collect();
             write!(f, " --without {}", names.join(","))?;
         }
         let numbers = [
             ("length-ms", *length_ms),
+            ("nodes", *nodes),
+            ("banks", banks.map(|banks| banks as u64)),
             ("clients", clients.map(|clients| clients as u64)),
             ("lanes", lanes.map(|lanes| lanes as u64)),
             ("transactions", *transactions),
@@ -105,7 +128,11 @@ impl fmt::Display for Overrides {
                 write!(f, " --{name} {value}")?;
             }
         }
-        let flags = [("fair-weather", *fair_weather), ("even-tempered", *even_tempered), ("true-clocks", *true_clocks)];
+        let flags = [
+            ("fair-weather", self.fair_weather),
+            ("even-tempered", self.even_tempered),
+            ("true-clocks", self.true_clocks),
+        ];
         for (name, set) in flags {
             if set {
                 write!(f, " --{name}")?;

@@ -38,6 +38,8 @@ pub struct Shrunk {
 pub struct Size {
     pub faults: Vec<Fault>,
     pub length: Duration,
+    pub nodes: u64,
+    pub banks: usize,
     pub clients: usize,
     pub lanes: usize,
     /// Transactions that were decided.
@@ -48,14 +50,12 @@ pub struct Size {
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { faults, length, clients, lanes, transactions, lines } = self;
+        let Self { faults, length, nodes, banks, clients, lanes, transactions, lines } = self;
         let faults: Vec<String> = faults.iter().map(Fault::to_string).collect();
         let faults = if faults.is_empty() { "no faults".to_owned() } else { faults.join(", ") };
         let length = length.as_millis();
-        write!(
-            f,
-            "{faults}; {length} ms, {clients} clients of {lanes} lanes, {transactions} transactions, {lines} lines"
-        )
+        write!(f, "{faults}; {length} ms, {nodes} nodes, {banks} banks, {clients} clients with {lanes} lanes, ")?;
+        write!(f, "{transactions} transactions decided, {lines} lines")
     }
 }
 
@@ -65,6 +65,8 @@ impl Size {
         Self {
             faults: plan.faults.keys().copied().collect(),
             length: plan.length,
+            nodes: plan.nodes,
+            banks: plan.banks,
             clients: plan.clients,
             lanes: plan.lanes,
             transactions: count("transactions committed") + count("transactions aborted"),
@@ -122,7 +124,7 @@ impl Search<'_> {
         self.attempt(Overrides { fair_weather: true, ..self.best.overrides.clone() });
         self.attempt(Overrides { even_tempered: true, ..self.best.overrides.clone() });
         self.attempt(Overrides { true_clocks: true, ..self.best.overrides.clone() });
-        self.fewer_clients();
+        self.fewer_machines();
         self.best.overrides != before && Instant::now() < self.until
     }
 
@@ -167,7 +169,16 @@ impl Search<'_> {
         }
     }
 
-    fn fewer_clients(&mut self) {
+    fn fewer_machines(&mut self) {
+        if self.best.size.nodes > 3 {
+            self.attempt(Overrides { nodes: Some(3), ..self.best.overrides.clone() });
+        }
+        while self.best.size.banks > 2 {
+            let banks = Some(self.best.size.banks - 1);
+            if !self.attempt(Overrides { banks, ..self.best.overrides.clone() }) {
+                break;
+            }
+        }
         while self.best.size.clients > 1 {
             let clients = Some(self.best.size.clients - 1);
             if !self.attempt(Overrides { clients, ..self.best.overrides.clone() }) {

@@ -1,5 +1,6 @@
 //! The four situations of two-phase commit: the textbook's figures, and what Verdict makes of them.
 #![cfg(madsim)]
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::time::Duration;
 
@@ -59,4 +60,11 @@ fn a_hot_row_takes_what_its_locks_let_it() {
     assert_eq!(baseline, 142, "1,000 ms / 7.0 ms");
     // A decision may have to wait for the append before it.
     assert!((90..=125).contains(&verdict), "1,000 ms / 8.0 ms and a little, and {verdict} were seen");
+}
+
+#[test]
+fn the_readme_has_this_table() {
+    let page = std::fs::read_to_string(classic::README).unwrap();
+    let table = classic::table();
+    assert!(page.contains(&table), "renew it with `sim scenarios --record`:\n{table}");
 }

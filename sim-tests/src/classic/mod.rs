@@ -23,7 +23,7 @@ use std::{fmt, time::Duration};
 
 pub use self::{
     seen::{Figures, Millis},
-    table::table,
+    table::{README, record, table},
 };
 use madsim::runtime::Runtime;
 

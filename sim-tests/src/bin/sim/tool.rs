@@ -38,7 +38,11 @@ enum Command {
     /// Finds a smaller scenario in which a seed still fails.
     Shrink(shrink::Options),
     /// Prints the four situations of two-phase commit, on a classic coordinator and on Verdict, as a table.
-    Scenarios,
+    Scenarios {
+        /// Writes it into README.md.
+        #[arg(long)]
+        record: bool,
+    },
     /// Shows for each seeded bug how many seeds it takes to find it.
     Mutants(mutants::Arguments),
 }
@@ -78,11 +82,18 @@ pub(super) fn main() -> ExitCode {
         Command::Twice { seed, seeds } => replay::twice(seed, seeds),
         Command::Shrink(options) => shrink::shrink(&options),
         Command::Mutants(arguments) => mutants::run(&arguments),
-        Command::Scenarios => {
-            print!("{}", classic::table());
-            ExitCode::SUCCESS
-        }
+        Command::Scenarios { record } => scenarios(record),
     }
+}
+
+fn scenarios(record: bool) -> ExitCode {
+    let table = classic::table();
+    print!("{table}");
+    if record && let Err(error) = classic::record(&table) {
+        eprintln!("README.md can't be renewed: {error}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
 }
 
 fn code(passed: bool) -> ExitCode {
