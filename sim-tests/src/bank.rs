@@ -21,6 +21,9 @@ use crate::{
     plan::{ACCOUNTS, LISTS, OPENING, Place, SEATS},
 };
 
+/// Why a seat is refused that another branch is about to book or to free.
+const SEAT_PROMISED: &str = "SEAT_PROMISED";
+
 /// What a branch does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Deed {
@@ -76,7 +79,7 @@ impl Books {
                 let concerned =
                     |other: &&Deed| matches!(other, Deed::Book { seat: at } | Deed::Free { seat: at } if *at == seat);
                 if self.promised.values().any(|other| concerned(&other)) {
-                    return refused("the seat is promised to somebody else", "SEAT_PROMISED");
+                    return refused("the seat is promised to somebody else", SEAT_PROMISED);
                 }
                 if self.seats.get(&seat) != Some(&matches!(deed, Deed::Free { .. })) {
                     return refused("the seat is taken, or not taken", "SEAT");
@@ -164,6 +167,9 @@ impl Ledger for Bank {
         }
         let promised = self.lock().promise(branch, deed);
         if let Err(reason) = promised {
+            if reason.source_code == SEAT_PROMISED {
+                self.history.record(self.place, What::Conflict { branch });
+            }
             return Reservation::Refused(reason);
         }
         self.record(branch, Effect::Reserved);

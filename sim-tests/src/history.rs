@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// What a client asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ask {
     Begin,
     Enlist(u32),
@@ -110,6 +110,27 @@ pub enum What {
         bytes: u64,
     },
     SnapshotCame,
+    /// A node's log no longer begins where it did.
+    Purged {
+        up_to: u64,
+    },
+    /// A write or a sync of the log's or the ballot's files failed.
+    DiskFailed {
+        file: String,
+        error: String,
+    },
+    /// And nevertheless this was done or said.
+    AfterDiskFailed(String),
+    /// Somebody wanted a seat that was promised to another.
+    Conflict {
+        branch: BranchId,
+    },
+    /// A process that had stood still goes on; `deposed` if it led, and now another does. So many branches were in
+    /// doubt.
+    Resumed {
+        deposed: bool,
+        prepared: usize,
+    },
     /// An append went out after messages that were to be sent later.
     Overtaken,
     /// A peer gave back something that was damaged here.
@@ -263,6 +284,13 @@ impl fmt::Display for What {
             Self::Stopped(why) => write!(f, "acknowledges nothing more: {why}"),
             Self::TornTail { file, bytes } => write!(f, "cut a torn tail of {bytes} bytes in {file}"),
             Self::Overtaken => f.write_str("sends an append that others have overtaken"),
+            Self::Purged { up_to } => write!(f, "purged its log up to {up_to}"),
+            Self::DiskFailed { file, error } => write!(f, "{file}: {error}"),
+            Self::AfterDiskFailed(what) => write!(f, "although its disk had failed, {what}"),
+            Self::Conflict { branch } => write!(f, "refuses {branch} a seat that is promised"),
+            Self::Resumed { deposed, prepared } => {
+                write!(f, "goes on{}, {prepared} branches in doubt", if *deposed { ", deposed" } else { "" })
+            }
             Self::SnapshotCame => f.write_str("was sent a snapshot"),
             Self::Fetched => f.write_str("fetched from a peer what its disk had lost"),
             Self::Killed { power, led, prepared } => {

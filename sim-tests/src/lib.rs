@@ -19,6 +19,7 @@ pub mod bank;
 pub mod chance;
 pub mod chart;
 pub mod classic;
+pub mod dangers;
 pub mod faults;
 pub mod flaws;
 pub mod history;

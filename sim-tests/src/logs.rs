@@ -8,7 +8,7 @@
 //! over; once one node has applied it, no node may ever have applied another one at its index.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -16,7 +16,7 @@ use std::{
 use bytes::Bytes;
 use verdict_raft_log::{Position, files::testing::SimDisk};
 
-use crate::history::now;
+use crate::{chance::Fnv, history::now};
 
 /// A settled entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +37,17 @@ pub struct Journal(Arc<Mutex<Inner>>);
 struct Inner {
     /// What each node has in its log and has not applied yet.
     written: BTreeMap<u64, BTreeMap<u64, Bytes>>,
+    /// A hash of every entry that any node has written, by index, term and leader: two nodes may be elected in one
+    /// term, one after the other, of which only one can settle anything.
+    bodies: BTreeMap<(u64, u64, u64), (u64, Fnv)>,
+    /// What each node has written into each of its files and not synced.
+    unsynced: BTreeMap<(u64, String), Vec<(u64, u64)>>,
+    /// When which node had synced it, by index and term.
+    synced: BTreeMap<(u64, u64), BTreeMap<u64, Duration>>,
+    /// Up to where each node has snapshots, and since when.
+    covered: BTreeMap<u64, Vec<(u64, Duration)>>,
+    /// The furthest that each node has ever applied.
+    furthest: BTreeMap<u64, u64>,
     settled: BTreeMap<u64, (u64, Bytes)>,
     /// When the first node had applied it.
     settled_at: BTreeMap<u64, Duration>,
@@ -64,9 +75,10 @@ impl Journal {
     }
 
     /// A node wrote this into a file of its log.
-    pub fn wrote(&self, node: u64, bytes: &[u8]) {
+    pub fn wrote(&self, node: u64, file: &str, bytes: &[u8]) {
         let Some((first, bodies)) = read(bytes) else { return };
         let mut inner = self.lock();
+        inner.keep(node, file, first, &bodies);
         let log = inner.written.entry(node).or_default();
         drop(log.split_off(&first));
         // The log goes on behind a snapshot: what lies before it was never settled here.
@@ -79,7 +91,9 @@ impl Journal {
     /// A node has applied everything up to here, or has it by a snapshot.
     pub fn applied(&self, node: u64, up_to: Position) {
         let mut inner = self.lock();
-        let Inner { written, settled, settled_at, wrong } = &mut *inner;
+        let furthest = inner.furthest.entry(node).or_default();
+        *furthest = up_to.index.max(*furthest);
+        let Inner { written, settled, settled_at, wrong, .. } = &mut *inner;
         let Some(log) = written.get_mut(&node) else { return };
         let has = log.get(&up_to.index).and_then(term);
         let rest = log.split_off(&(up_to.index + 1));
@@ -100,6 +114,53 @@ impl Journal {
                     settled_at.insert(index, now());
                 }
             }
+        }
+    }
+
+    /// A node has synced this file.
+    pub fn synced(&self, node: u64, file: &str) {
+        let mut inner = self.lock();
+        // What a power loss tore off is counted until it is written anew: that errs for the node.
+        for place in inner.unsynced.remove(&(node, segment(file))).unwrap_or_default() {
+            inner.synced.entry(place).or_default().entry(node).or_insert_with(now);
+        }
+    }
+
+    /// A node has a snapshot up to here.
+    pub fn covered(&self, node: u64, up_to: u64) {
+        let mut inner = self.lock();
+        let covered = inner.covered.entry(node).or_default();
+        if covered.last().is_none_or(|(last, _)| *last < up_to) {
+            covered.push((up_to, now()));
+        }
+    }
+
+    /// A node leads, with a log that reaches up to `last`.
+    pub fn leads(&self, node: u64, term: u64, last: u64) {
+        let mut inner = self.lock();
+        let Inner { written, settled, furthest, wrong, .. } = &mut *inner;
+        let from = furthest.get(&node).map_or(0, |index| index + 1);
+        let own = written.get(&node);
+        for (index, (_, body)) in settled.range(from..) {
+            if own.and_then(|own| own.get(index)) != Some(body) {
+                wrong.push(format!("node {node} leads in term {term} without the settled entry at {index}"));
+            }
+        }
+        let end = settled.last_key_value().map_or(0, |(index, _)| *index);
+        if end > last {
+            wrong.push(format!("node {node} leads in term {term} with a log up to {last}; settled is {end}"));
+        }
+    }
+
+    /// When which entry was synced where.
+    #[must_use]
+    pub fn durability(&self) -> Durability {
+        let inner = self.lock();
+        let term = |(index, (_, body)): (&u64, &(u64, Bytes))| Some((*index, term(body)?));
+        Durability {
+            synced: inner.synced.clone(),
+            covered: inner.covered.clone(),
+            terms: inner.settled.iter().filter_map(term).collect(),
         }
     }
 
@@ -125,6 +186,55 @@ impl Journal {
         }
         (log, wrong)
     }
+}
+
+/// When which entry was synced on which disk.
+#[derive(Clone, Debug, Default)]
+pub struct Durability {
+    synced: BTreeMap<(u64, u64), BTreeMap<u64, Duration>>,
+    covered: BTreeMap<u64, Vec<(u64, Duration)>>,
+    /// Of settled entries.
+    terms: BTreeMap<u64, u64>,
+}
+
+impl Durability {
+    /// The nodes that had synced the settled entry at this index, or had a snapshot with it, at this time.
+    #[must_use]
+    pub fn disks(&self, index: u64, at: Duration) -> BTreeSet<u64> {
+        let place = self.terms.get(&index).map(|term| (index, *term));
+        let synced = place.and_then(|place| self.synced.get(&place)).into_iter().flatten();
+        let synced = synced.filter(|(_, since)| **since <= at).map(|(node, _)| *node);
+        let behind = |all: &[(u64, Duration)]| all.iter().any(|(up_to, since)| *up_to >= index && *since <= at);
+        synced.chain(self.covered.iter().filter(|(_, all)| behind(all)).map(|(node, _)| *node)).collect()
+    }
+}
+
+impl Inner {
+    fn keep(&mut self, node: u64, file: &str, first: u64, bodies: &[Bytes]) {
+        for ((of, _), places) in &mut self.unsynced {
+            if *of == node {
+                places.retain(|(index, _)| *index < first);
+            }
+        }
+        let unsynced = self.unsynced.entry((node, segment(file))).or_default();
+        for (index, body) in (first..).zip(bodies) {
+            let (Some(term), Some(leader)) = (term(body), number::<8>(body, 10)) else { continue };
+            unsynced.push((index, term));
+            let mut hash = Fnv::new();
+            hash.feed(body);
+            let (other, known) = self.bodies.entry((index, term, leader)).or_insert((node, hash));
+            if *known != hash {
+                self.wrong.push(format!(
+                    "nodes {other} and {node} have different entries at {index} of term {term} by {leader}"
+                ));
+            }
+        }
+    }
+}
+
+/// A segment by the name that it is opened by.
+fn segment(name: &str) -> String {
+    name.split_once(".seg").map_or(name, |(stem, _)| stem).to_owned()
 }
 
 fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<u64> {

@@ -16,6 +16,8 @@ use crate::logs::Settled;
 pub struct Case {
     /// Registered and listed branches, with their votes.
     pub branches: BTreeMap<u32, (NewBranch, Option<Vote>)>,
+    /// The entry that registered or listed each branch.
+    pub registered: BTreeMap<u32, u64>,
     /// The list is closed.
     pub closed: bool,
     /// The branch that decides once all others have promised.
@@ -157,9 +159,11 @@ impl Oracle {
     }
 
     fn register<'a>(&mut self, xid: Xid, branches: impl Iterator<Item = &'a NewBranch>) {
+        let index = self.place.0;
         let case = self.case(xid);
         for branch in branches {
             case.branches.entry(branch.number).or_insert_with(|| (branch.clone(), None));
+            case.registered.entry(branch.number).or_insert(index);
         }
     }
 

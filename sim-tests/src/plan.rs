@@ -209,7 +209,7 @@ impl Plan {
         let nodes = *pick(random, &[3, 3, 3, 3, 5]);
         let banks = random.random_range(2..=6);
         let clients = *pick(random, &[2, 2, 3, 3, 4, 4, 6, 8]);
-        let lanes = random.random_range(1..=if clients > 4 || nodes > 3 { 1 } else { 3 });
+        let lanes = if clients > 4 { random.random_range(1..=2) } else { random.random_range(2..=4) };
         let longest = if nodes > 3 { 9_000 } else { 16_000 };
         let far = random.random_range(1..=nodes);
         let mut plan = Self {
@@ -222,7 +222,7 @@ impl Plan {
             clients,
             transactions: u64::MAX,
             lanes,
-            think: Duration::from_millis(*pick(random, &[0, 20, 100, 400])),
+            think: Duration::from_millis(*pick(random, &[0, 10, 40, 200])),
             latency: Duration::from_micros(100)..Duration::from_micros(*pick(random, &[300, 1_500, 4_000])),
             weather: if calm { Weather::default() } else { weather },
             mood: if calm { Mood::default() } else { mood },

@@ -26,6 +26,8 @@ pub struct Report {
     pub counters: Counters,
     /// How long things lasted, by what they are.
     pub spreads: BTreeMap<&'static str, Spread>,
+    /// What was blocked longest while a majority was connected (I7).
+    pub longest: Option<(Duration, String)>,
     /// Who led, who was down, which faults struck.
     pub chart: Chart,
     /// The history, if it was asked for or something is wrong.
@@ -68,6 +70,8 @@ pub struct Totals {
     pub simulated: Duration,
     pub counters: Counters,
     pub spreads: BTreeMap<&'static str, Spread>,
+    /// What was blocked longest, and in which seed.
+    pub longest: Option<(Duration, u64, String)>,
     /// How many seeds failed.
     pub failed: u64,
     /// The first that failed.
@@ -86,6 +90,11 @@ impl Totals {
             let Report { seed, hash, violations, chart, .. } = report.clone();
             kept.push(Shown { seed, hash, violations, chart });
         }
+        if let Some((of, what)) = &report.longest
+            && self.longest.as_ref().is_none_or(|(most, ..)| most < of)
+        {
+            self.longest = Some((*of, report.seed, what.clone()));
+        }
         for (name, count) in &report.counters {
             let total = self.counters.entry(name).or_default();
             // A maximum stays one.
@@ -99,8 +108,8 @@ impl Totals {
     /// Each danger: how often it was met, and how often a batch of this size must meet it.
     #[must_use]
     pub fn dangers(&self) -> Vec<(&'static str, u64, u64)> {
-        let of = |(name, least): &(&'static str, u64)| {
-            let least = if self.seeds < WHOLE_BATCH { 0 } else { *least };
+        let of = |name: &&'static str| {
+            let least = if self.seeds < WHOLE_BATCH { 0 } else { LEAST * self.seeds / LEAST_IN };
             (*name, self.counters.get(name).copied().unwrap_or(0), least)
         };
         DANGERS.iter().map(of).collect()
@@ -120,16 +129,32 @@ impl Totals {
     }
 }
 
-/// Situations that a batch must have been in, and how often at least.
-pub const DANGERS: [(&str, u64); 8] = [
-    ("! a leader died while branches were in doubt", 1),
-    ("! an outcome was told by another node than the one that logged it", 1),
-    ("! a torn tail was cut", 1),
-    ("! a snapshot was sent to a follower", 1),
-    ("! a node fetched from a peer what its disk had lost", 1),
-    ("! a branch was asked to prepare twice", 1),
-    ("! an outcome came twice", 1),
-    ("! a rollback came before its prepare", 1),
+/// So often, for each so many seeds, a batch must have been in each of these situations.
+const LEAST: u64 = 10;
+const LEAST_IN: u64 = 400;
+
+/// Situations that a batch must have been in.
+pub const DANGERS: [&str; 20] = [
+    "! a leader died while branches were in doubt",
+    "! the leader died between the last vote and its append",
+    "! a participant died between vote and outcome",
+    "! a deposed leader was resumed with work in hand",
+    "! a majority came back while branches were in doubt",
+    "! an outcome was told by another node than the one that logged it",
+    "! a write or a sync of the log failed",
+    "! a torn tail was cut",
+    "! a snapshot was sent to a follower",
+    "! a snapshot was sent while transactions were voting",
+    "! a log was purged while branches were in doubt",
+    "! a node fetched from a peer what its disk had lost",
+    "! an append was overtaken by others",
+    "! a branch was asked to prepare twice",
+    "! a vote came after the decision",
+    "! an outcome came twice",
+    "! a rollback came before its prepare",
+    "! a seat that was promised was refused to another",
+    "! a reader found a transaction in all its lists",
+    "calm seeds",
 ];
 
 impl fmt::Display for Totals {
@@ -141,6 +166,9 @@ impl fmt::Display for Totals {
         }
         for (name, spread) in self.spreads.iter().filter(|(_, spread)| spread.count() > 0) {
             writeln!(f, "    {name}: {spread}")?;
+        }
+        if let Some((of, seed, what)) = &self.longest {
+            writeln!(f, "    longest with a majority connected: {of:?} in seed {seed}: {what}")?;
         }
         Ok(())
     }

@@ -14,26 +14,26 @@ use std::{
 use madsim::runtime::Runtime;
 use tokio::time::sleep;
 use verdict_client::ListQuery;
-use verdict_protocol::{Outcome, Xid};
+use verdict_protocol::Xid;
 
 use crate::{
     bank::Books,
     chart::Chart,
+    dangers,
     faults::{Faults, mend_all},
-    history::{Answer, Effect, Event, History, What, now},
+    history::{Answer, Event, History, What, now},
     invariants::{self, Evidence, i07_not_blocked},
     logs,
     oracle::Oracle,
     plan::{Place, Plan},
-    report::{Counters, Report, Violation},
-    spread::Spread,
+    report::{Report, Violation},
     workload::look_up,
     world::{Shared, World},
 };
 
-/// How long everything may take to settle once the faults have ended, in simulated time: the grace of a presumption, a
-/// vote, the pauses of whoever asks in vain, and the ten seconds after which the simulated network tries again.
-pub const SETTLES_WITHIN: Duration = Duration::from_secs(60);
+/// How long everything may take to settle once the faults have ended, in simulated time: the longest vote or the grace
+/// of a presumption, then what I7 allows, and a client that begins its last call when all that is over.
+pub const SETTLES_WITHIN: Duration = Duration::from_secs(15);
 /// Late messages live so long at most.
 const LATE_MESSAGES: Duration = Duration::from_secs(5);
 /// A simulation that is longer than this does not end.
@@ -205,82 +205,23 @@ fn judge(plan: Plan, history: &History, ended: &Ended) -> Report {
         timeline: shared.timeline.clone(),
         end: ended.simulated,
         settled_at: shared.journal.settled_at(),
+        terms: log.iter().map(|(index, logged)| (*index, logged.term)).collect(),
+        durability: shared.journal.durability(),
     };
     let violations = invariants::check(&evidence);
-    let (counters, in_doubt) = count(&evidence);
+    let (counters, in_doubt) = dangers::count(&evidence);
+    let (blocked, late) = (i07_not_blocked::in_doubt(&evidence), i07_not_blocked::undecided(&evidence));
+    let longest = blocked.iter().chain(&late).max_by_key(|lasted| lasted.of);
+    let longest = longest.map(|lasted| (lasted.of, lasted.what.clone()));
     let of = |lasted: Vec<i07_not_blocked::Lasted>| lasted.into_iter().map(|lasted| lasted.of).collect();
-    let spreads = [
-        (IN_DOUBT, in_doubt),
-        (BLOCKED, of(i07_not_blocked::in_doubt(&evidence))),
-        (LATE, of(i07_not_blocked::undecided(&evidence))),
-    ];
-    Report { seed, simulated: ended.simulated, violations, counters, spreads: spreads.into(), ..Report::default() }
-}
-
-fn count(evidence: &Evidence) -> (Counters, Spread) {
-    let mut counters = Counters::new();
-    let mut add = |name: &'static str, count: u64| *counters.entry(name).or_default() += count;
-    let outcomes = evidence.oracle.cases.values().filter_map(|case| case.outcome);
-    let committed = outcomes.clone().filter(|sentence| sentence.outcome == Outcome::Committed).count() as u64;
-    add("transactions committed", committed);
-    add("transactions aborted", outcomes.count() as u64 - committed);
-    add("calm seeds", u64::from(evidence.plan.is_calm()));
-    let healed = evidence.healed.as_ref().map_or(0, |took| u64::try_from(took.as_millis()).unwrap_or(0));
-    add("milliseconds until all was settled, at most", healed);
-    let (mut prepares, mut outcomes) = (BTreeMap::new(), BTreeMap::new());
-    let (mut since, mut in_doubt) = (BTreeMap::new(), Spread::default());
-    for Event { at, what, .. } in &evidence.events {
-        match what {
-            What::Killed { power, led, prepared } => {
-                add(if *power { "power losses" } else { "kills" }, 1);
-                add("! a leader died while branches were in doubt", u64::from(*led && *prepared > 0));
-            }
-            What::Leads { .. } => add("elections", 1),
-            What::Stopped(_) => add("nodes that stopped themselves", 1),
-            What::NotStarted(_) => add("starts that failed", 1),
-            What::TornTail { .. } => add("! a torn tail was cut", 1),
-            What::SnapshotCame => add("! a snapshot was sent to a follower", 1),
-            What::Fetched => add("! a node fetched from a peer what its disk had lost", 1),
-            What::PrepareCame { branch, .. } => {
-                let times = prepares.entry(*branch).or_insert(0);
-                *times += 1;
-                add("! a branch was asked to prepare twice", u64::from(*times == 2));
-            }
-            What::OutcomeCame { branch, term, outcome } => {
-                let times = outcomes.entry(*branch).or_insert(0);
-                *times += 1;
-                add("! an outcome came twice", u64::from(*times == 2));
-                let early = *outcome == Outcome::Aborted && !prepares.contains_key(branch);
-                add("! a rollback came before its prepare", u64::from(early));
-                let logged = evidence.oracle.cases.get(&branch.xid).and_then(|case| case.outcome);
-                let elsewhere = logged.is_some_and(|sentence| sentence.term < *term);
-                add("! an outcome was told by another node than the one that logged it", u64::from(elsewhere));
-            }
-            What::Effect { branch, effect: Effect::Reserved } => {
-                since.insert(*branch, *at);
-            }
-            What::Overtaken => add("! an append was overtaken by others", 1),
-            What::ListsRead { .. } => add("readers that had waited for the end", 1),
-            What::Effect { branch, effect: Effect::Confirmed | Effect::Cancelled } => {
-                if let Some(since) = since.remove(branch) {
-                    in_doubt.record(at.saturating_sub(since));
-                }
-            }
-            What::Asked { .. } => add("calls of clients", 1),
-            What::Answered { answer: Answer::Unknown, .. } => add("calls without an answer", 1),
-            What::Answered { answer: Answer::Refused(_), .. } => add("calls that were refused", 1),
-            What::Answered { .. }
-            | What::Ordered { .. }
-            | What::Voted { .. }
-            | What::Settled { .. }
-            | What::NotAnswered { .. }
-            | What::Started
-            | What::Strikes(_)
-            | What::Passes(_)
-            | What::FaultsEnd
-            | What::Fault(_)
-            | What::Note(_) => {}
-        }
+    let spreads = [(IN_DOUBT, in_doubt), (BLOCKED, of(blocked)), (LATE, of(late))];
+    Report {
+        seed,
+        simulated: ended.simulated,
+        violations,
+        counters,
+        spreads: spreads.into(),
+        longest,
+        ..Report::default()
     }
-    (counters, in_doubt)
 }

@@ -4,9 +4,13 @@
 //! Counted is the time within one unbroken connection of one majority, from the later of its beginning and the vote
 //! deadline; of a branch that was decided before its deadline, from the decision. A participant must be reachable from
 //! every node of that majority all the while. As X is more than T, whatever lasts longer than X has been connected
-//! for T. A branch of whose transaction the log knows nothing has the grace of a presumption as its deadline.
+//! for T. A branch of whose transaction the log knows nothing has the grace of a presumption as its deadline, counted as
+//! participants count it: from its promise or the start of the process that holds it, whichever is later.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use verdict_protocol::{BranchId, Xid};
 
@@ -73,6 +77,10 @@ pub fn in_doubt(evidence: &Evidence) -> Vec<Lasted> {
     let majorities = majorities(evidence.plan.nodes);
     let mut reached: BTreeMap<Place, Vec<Span>> = BTreeMap::new();
     let due = deadlines(evidence);
+    let mut starts: BTreeMap<Place, Vec<Duration>> = BTreeMap::new();
+    for event in evidence.events.iter().filter(|event| event.what == What::Started) {
+        starts.entry(event.who).or_default().push(event.at);
+    }
     let mut promised: BTreeMap<BranchId, Duration> = BTreeMap::new();
     let mut all = Vec::new();
     let mut ended = |place: Place, branch: BranchId, promised: Duration, settled: Duration| {
@@ -80,10 +88,21 @@ pub fn in_doubt(evidence: &Evidence) -> Vec<Lasted> {
             let with = |nodes: &Vec<Place>| [nodes.as_slice(), &[place]].concat();
             majorities.iter().flat_map(|nodes| evidence.timeline.connected(&with(nodes), evidence.end)).collect()
         });
-        let deadline = due.get(&branch.xid).copied().unwrap_or(promised + GRACE);
-        let from = decided(evidence, branch.xid).map_or(deadline, |decided| decided.min(deadline)).max(promised);
-        let what = format!("{branch} at {place}, promised at {promised:?}, due at {from:?}, stayed in doubt");
-        all.push(Lasted { what, of: longest(spans, from, settled) });
+        let decided = decided(evidence, branch.xid);
+        let of = if let Some(due) = due.get(&branch.xid) {
+            let from = decided.map_or(*due, |decided| decided.min(*due)).max(promised);
+            longest(spans, from, settled)
+        } else {
+            // Undecided, it waits for its grace; decided, for nothing.
+            let undecided = settled.min(decided.unwrap_or(settled));
+            let lives = starts.get(&place).into_iter().flatten().copied();
+            let since = lives.filter(|start| *start > promised).chain([promised]).collect::<BTreeSet<_>>();
+            let until = since.iter().copied().skip(1).chain([undecided]);
+            let waits =
+                since.iter().zip(until).map(|(since, until)| longest(spans, *since + GRACE, until.min(undecided)));
+            waits.chain([longest(spans, undecided.max(promised), settled)]).max().unwrap_or_default()
+        };
+        all.push(Lasted { what: format!("{branch} at {place}, promised at {promised:?}, stayed in doubt"), of });
     };
     let mut places = BTreeMap::new();
     for event in &evidence.events {

@@ -9,12 +9,15 @@ mod i06_acknowledged;
 pub mod i07_not_blocked;
 mod i08_effects;
 mod i09_no_late_work;
+mod i10_deposed;
+mod i11_same_answer;
 mod i12_status_forward;
 mod i13_lists;
 mod i13_money;
 mod i13_seats;
 mod i16_one_log;
 mod i17_one_state;
+mod i19_disk_failed;
 mod one_order;
 mod storage;
 
@@ -25,6 +28,7 @@ use verdict_protocol::{BranchId, Outcome, Xid};
 use crate::{
     bank::{Books, Deed},
     history::{Answer, Event, What},
+    logs::Durability,
     oracle::Oracle,
     plan::Plan,
     report::Violation,
@@ -51,11 +55,15 @@ pub struct Evidence {
     pub end: Duration,
     /// When the first node had applied an entry, by its index.
     pub settled_at: BTreeMap<u64, Duration>,
+    /// The term of each settled entry.
+    pub terms: BTreeMap<u64, u64>,
+    /// When which entry was synced on which disk.
+    pub durability: Durability,
 }
 
 type Check = fn(&Evidence) -> Vec<String>;
 
-const ALL: [(&str, Check); 17] = [
+const ALL: [(&str, Check); 20] = [
     ("I1 one outcome", i01_one_outcome::check),
     ("I2 an outcome never changes", i02_never_changes::check),
     ("I3 committed only with every vote", i03_every_vote::check),
@@ -65,12 +73,15 @@ const ALL: [(&str, Check); 17] = [
     ("I7 nobody is blocked while a majority is connected", i07_not_blocked::check),
     ("I8 at most one effect", i08_effects::check),
     ("I9 no late work", i09_no_late_work::check),
+    ("I10 a deposed leader changes nothing", i10_deposed::check),
+    ("I11 a retry has the same answer", i11_same_answer::check),
     ("I12 a status never goes back", i12_status_forward::check),
     ("I13 money", i13_money::check),
     ("I13 no seat twice", i13_seats::check),
     ("I13 lists are whole", i13_lists::check),
     ("I16 one log", i16_one_log::check),
     ("I17 one state", i17_one_state::check),
+    ("I19 a failed disk acknowledges nothing", i19_disk_failed::check),
     ("an xid stands for one order", one_order::check),
     ("an honest disk never looks damaged", storage::check),
 ];

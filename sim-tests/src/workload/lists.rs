@@ -11,7 +11,7 @@ use super::Lane;
 use crate::{bank::Deed, history::What, plan::LISTS, world::bank_of};
 
 /// A reader asks so often whether the transaction has ended.
-const LOOKS: u32 = 20;
+const LOOKS: u32 = 10;
 
 /// Draws the lists.
 pub(super) fn draw(random: &mut StdRng, banks: usize) -> Vec<(usize, Deed)> {
@@ -27,7 +27,7 @@ impl Lane {
             if self.look_up_state(xid).await == Some(State::Ended) {
                 return self.read_now(xid);
             }
-            let pause = self.random().random_range(10..300);
+            let pause = self.random().random_range(20..400);
             sleep(Duration::from_millis(pause)).await;
         }
     }

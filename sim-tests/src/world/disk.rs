@@ -1,6 +1,12 @@
 //! A node's disk, watched; with a flaw, one that lies about syncs.
 
-use std::{fmt, io};
+use std::{
+    fmt, io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use verdict_raft_log::files::{Disk, DiskFile, testing::Mount};
 
@@ -19,6 +25,8 @@ pub(super) struct WatchedDisk {
     pub history: History,
     pub flaw: Option<Flaw>,
     pub journal: Journal,
+    /// Whether this life of the node has met an error of its log's or ballot's files.
+    pub failed: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -41,6 +49,23 @@ impl WatchedDisk {
 impl WatchedFile {
     fn note(&self, text: fmt::Arguments<'_>) {
         self.disk.history.note(Place::Node(self.disk.node), text);
+    }
+}
+
+impl WatchedFile {
+    /// Whether something is acknowledged on the word of this file.
+    fn matters(&self) -> bool {
+        logs::is_segment(&self.name) || self.name.starts_with("ballot")
+    }
+
+    /// Takes note of an error. (A dead process's files are no disk that fails.)
+    fn look<T>(&self, done: &io::Result<T>) {
+        let Err(error) = done else { return };
+        if self.matters() && error.kind() != io::ErrorKind::BrokenPipe {
+            self.disk.failed.store(true, Ordering::Relaxed);
+            let (file, error) = (self.name.clone(), error.to_string());
+            self.disk.history.record(Place::Node(self.disk.node), What::DiskFailed { file, error });
+        }
     }
 }
 
@@ -75,10 +100,12 @@ impl DiskFile for WatchedFile {
         if std::mem::take(&mut self.owed) {
             self.file.sync()?;
         }
-        self.file.write_at(offset, bytes)?;
+        let written = self.file.write_at(offset, bytes);
+        self.look(&written);
+        written?;
         self.note(format_args!("writes {} bytes at {offset} of {}", bytes.len(), self.name));
         if logs::is_segment(&self.name) {
-            self.disk.journal.wrote(self.disk.node, bytes);
+            self.disk.journal.wrote(self.disk.node, &self.name, bytes);
         }
         Ok(())
     }
@@ -100,7 +127,18 @@ impl DiskFile for WatchedFile {
                 self.owed = true;
                 Ok(())
             }
-            _ => self.file.sync(),
+            _ => {
+                let done = self.file.sync();
+                if done.is_ok() && self.matters() {
+                    self.disk.journal.synced(self.disk.node, &self.name);
+                    if self.disk.failed.load(Ordering::Relaxed) {
+                        let what = What::AfterDiskFailed(format!("syncs {}", self.name));
+                        self.disk.history.record(Place::Node(self.disk.node), what);
+                    }
+                }
+                self.look(&done);
+                done
+            }
         };
         match &synced {
             Ok(()) => self.note(format_args!("syncs {}", self.name)),

@@ -1,12 +1,20 @@
 //! A node's door: what clients and banks ask of a node, and what nodes bring to each other on behalf of them, is lost,
 //! late, doubled or cut off on its way in, or its answer on its way out.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use tokio::time::sleep;
 use tonic::{Request, Response, Status, Streaming};
+use verdict_client::wire::LEADER;
 use verdict_proto::{
-    peer::v1::{ForwardReply, Frame, Message, peer_server::Peer},
+    peer::v1::{ForwardReply, Frame, Message, forward_reply, peer_server::Peer},
     v1::{
         BeginRequest, BranchOrder, ClusterStatusRequest, ClusterStatusResponse, CommitRequest, EnlistRequest,
         ForgetRequest, GetRequest, InquireRequest, ListRequest, ListResponse, ResolveRequest, RollbackRequest,
@@ -16,22 +24,35 @@ use verdict_proto::{
 };
 
 use super::{links::Sky, place_of};
-use crate::plan::Place;
+use crate::{history::What, plan::Place};
 
 /// Whoever waits for an answer that was lost has given up long before.
 const NEVER: Duration = Duration::from_secs(60);
+
+/// The way to a node in one of its lives.
+#[derive(Clone, Debug)]
+pub(super) struct Way {
+    pub sky: Arc<Sky>,
+    pub node: u64,
+    /// Whether its disk has failed.
+    pub failed: Arc<AtomicBool>,
+}
 
 /// A service behind its door.
 #[derive(Debug)]
 pub(super) struct Door<S> {
     inner: Arc<S>,
-    sky: Arc<Sky>,
-    node: Place,
+    way: Way,
+}
+
+/// Whether an answer acknowledges something on the word of this node's own disk.
+trait Acknowledges {
+    fn acknowledges(&self, node: u64) -> bool;
 }
 
 impl<S: Send + Sync + 'static> Door<S> {
-    pub(super) fn new(inner: S, sky: &Arc<Sky>, node: u64) -> Self {
-        Self { inner: Arc::new(inner), sky: Arc::clone(sky), node: Place::Node(node) }
+    pub(super) fn new(inner: S, way: &Way) -> Self {
+        Self { inner: Arc::new(inner), way: way.clone() }
     }
 
     async fn carry<Q, A, F>(
@@ -42,15 +63,14 @@ impl<S: Send + Sync + 'static> Door<S> {
     where
         Q: Clone + fmt::Debug + Send + 'static,
         A: Send + 'static,
+        Response<A>: Acknowledges,
         F: Future<Output = Result<Response<A>, Status>> + Send + 'static,
     {
         let from = request.remote_addr().and_then(|address| place_of(address.ip())).unwrap_or(Place::Admin);
-        let (sky, node, message) = (&self.sky, self.node, request.into_inner());
+        let Way { sky, node, failed } = &self.way;
+        let (node, message) = (Place::Node(*node), request.into_inner());
         let fate = sky.fate(from, node);
-        sky.history.note(
-            from,
-            format_args!("calls {node}: {}{fate}", std::any::type_name::<Q>().rsplit("::").next().unwrap_or_default()),
-        );
+        sky.history.note(from, format_args!("calls {node}: {}{fate}", name_of::<Q>()));
         let lost = || Status::unavailable("the message or its answer was lost");
         if fate.lost {
             sleep(NEVER).await;
@@ -67,11 +87,61 @@ impl<S: Send + Sync + 'static> Door<S> {
             }));
         }
         let answer = serve(Arc::clone(&self.inner), Request::new(message)).await;
+        if failed.load(Ordering::Relaxed) && answer.as_ref().is_ok_and(|answer| answer.acknowledges(self.way.node)) {
+            let what = format!("answers {}", name_of::<Q>());
+            sky.history.record(node, What::AfterDiskFailed(what));
+        }
         if fate.answer_lost || sky.is_cut(node, from) {
             sleep(NEVER).await;
             return Err(lost());
         }
         answer
+    }
+}
+
+fn name_of<Q>() -> &'static str {
+    std::any::type_name::<Q>().rsplit("::").next().unwrap_or_default()
+}
+
+/// By whom it was answered, says the metadata.
+fn led_by<A>(answer: &Response<A>, node: u64) -> bool {
+    let leader = answer.metadata().get(LEADER).and_then(|leader| leader.to_str().ok()).map(str::parse);
+    leader == Some(Ok(node))
+}
+
+impl Acknowledges for Response<TransactionStatus> {
+    fn acknowledges(&self, node: u64) -> bool {
+        led_by(self, node)
+    }
+}
+
+impl Acknowledges for Response<BranchOrder> {
+    fn acknowledges(&self, node: u64) -> bool {
+        led_by(self, node)
+    }
+}
+
+impl Acknowledges for Response<ForwardReply> {
+    fn acknowledges(&self, _: u64) -> bool {
+        matches!(self.get_ref().result, Some(forward_reply::Result::Reply(_)))
+    }
+}
+
+impl Acknowledges for Response<ListResponse> {
+    fn acknowledges(&self, _: u64) -> bool {
+        false
+    }
+}
+
+impl Acknowledges for Response<ClusterStatusResponse> {
+    fn acknowledges(&self, _: u64) -> bool {
+        false
+    }
+}
+
+impl Acknowledges for Response<TransferLeaderResponse> {
+    fn acknowledges(&self, _: u64) -> bool {
+        false
     }
 }
 

@@ -83,7 +83,8 @@ pub struct World {
     pub shared: Arc<Shared>,
     machines: BTreeMap<Place, NodeHandle>,
     down: Mutex<BTreeSet<Place>>,
-    paused: Mutex<BTreeSet<Place>>,
+    /// Who stands still, and whether it led when it began to.
+    paused: Mutex<BTreeMap<Place, bool>>,
 }
 
 impl fmt::Debug for World {
@@ -292,7 +293,7 @@ impl World {
         history.record(place, What::Killed { power, led, prepared: self.shared.in_doubt() });
         Handle::current().kill(self.machines[&place].id());
         self.shared.timeline.serves(place, false);
-        if lock(&self.paused).remove(&place) {
+        if lock(&self.paused).remove(&place).is_some() {
             self.shared.timeline.stands_still(place, false);
         }
         match place {
@@ -326,7 +327,9 @@ impl World {
 
     /// Lets a process stand still.
     pub fn pause(&self, place: Place) {
-        if !self.is_down(place) && lock(&self.paused).insert(place) {
+        let leads = self.shared.leader().map(Place::Node) == Some(place);
+        if !self.is_down(place) && !lock(&self.paused).contains_key(&place) {
+            lock(&self.paused).insert(place, leads);
             Handle::current().pause(self.machines[&place].id());
             self.shared.timeline.stands_still(place, true);
         }
@@ -334,7 +337,9 @@ impl World {
 
     /// Lets it go on.
     pub fn resume(&self, place: Place) {
-        if lock(&self.paused).remove(&place) {
+        if let Some(led) = lock(&self.paused).remove(&place) {
+            let deposed = led && self.shared.leader().map(Place::Node) != Some(place);
+            self.shared.history.record(place, What::Resumed { deposed, prepared: self.shared.in_doubt() });
             Handle::current().resume(self.machines[&place].id());
             self.shared.timeline.stands_still(place, false);
         }

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -24,7 +24,12 @@ use verdict_raft_log::{NodeId, files::Spawn};
 use verdict_server::{Node, Options, Seams, Services};
 
 use super::{
-    Shared, address_of, bank_name, disk::WatchedDisk, door::Door, links::SimLinks, links::Sky, lock, teller::Teller,
+    Shared, address_of, bank_name,
+    disk::WatchedDisk,
+    door::{Door, Way},
+    links::SimLinks,
+    lock,
+    teller::Teller,
 };
 use crate::{history::What, plan::Place, workload};
 
@@ -62,7 +67,9 @@ fn options(shared: &Shared, node: u64) -> Options {
 pub(super) async fn node(shared: Arc<Shared>, node: u64) {
     let place = Place::Node(node);
     let Shared { plan, history, sky, disks, paces, journal, .. } = &*shared;
+    let failed = Arc::new(AtomicBool::new(false));
     let disk = WatchedDisk {
+        failed: Arc::clone(&failed),
         mount: disks[&node].mount(),
         node,
         history: history.clone(),
@@ -84,17 +91,18 @@ pub(super) async fn node(shared: Arc<Shared>, node: u64) {
     shared.timeline.serves(place, true);
     lock(&shared.sick).take_if(|sick| *sick == node);
     let services = started.services().clone();
-    drop(tokio::spawn(serve(services, Arc::clone(&shared.sky), node)));
+    let way = Way { sky: Arc::clone(&shared.sky), node, failed };
+    drop(tokio::spawn(serve(services, way)));
     watch(&shared, node, &started).await;
 }
 
-async fn serve(services: Services, sky: Arc<Sky>, node: u64) {
+async fn serve(services: Services, way: Way) {
     let served = Server::builder()
-        .add_service(TransactionsServer::new(Door::new(services.transactions(), &sky, node)))
-        .add_service(BranchesServer::new(Door::new(services.branches(), &sky, node)))
-        .add_service(OperatorServer::new(Door::new(services.operator(), &sky, node)))
-        .add_service(PeerServer::new(Door::new(services.peer(), &sky, node)))
-        .serve(SocketAddr::new(address_of(Place::Node(node)), NODE_PORT))
+        .add_service(TransactionsServer::new(Door::new(services.transactions(), &way)))
+        .add_service(BranchesServer::new(Door::new(services.branches(), &way)))
+        .add_service(OperatorServer::new(Door::new(services.operator(), &way)))
+        .add_service(PeerServer::new(Door::new(services.peer(), &way)))
+        .serve(SocketAddr::new(address_of(Place::Node(way.node)), NODE_PORT))
         .await;
     served.expect("a simulated server ends with its machine");
 }
@@ -104,6 +112,7 @@ async fn watch(shared: &Shared, node: u64, started: &Node) {
     let place = Place::Node(node);
     let mut status = started.status();
     let mut led = None;
+    let mut purged = status.purged.map(|purged| purged.index);
     loop {
         if let Some(why) = status.stopped {
             shared.history.record(place, What::Stopped(why));
@@ -114,8 +123,16 @@ async fn watch(shared: &Shared, node: u64, started: &Node) {
         let leads = status.leads().then_some(status.term);
         if let Some(term) = leads.filter(|_| leads != led) {
             shared.history.record(place, What::Leads { term });
+            shared.journal.leads(node, term, status.last_index.unwrap_or_default());
         }
         led = leads;
+        if let Some(snapshot) = status.snapshot {
+            shared.journal.covered(node, snapshot.index);
+        }
+        if let Some(up_to) = status.purged.map(|purged| purged.index).filter(|up_to| Some(*up_to) != purged) {
+            purged = Some(up_to);
+            shared.history.record(place, What::Purged { up_to });
+        }
         for up_to in [status.snapshot, status.applied].into_iter().flatten() {
             shared.journal.applied(node, up_to);
         }

@@ -1,0 +1,42 @@
+//! I10: a deposed leader changes nothing.
+//!
+//! Terms in the settled log never go back: nothing that an older leader appended comes after what a newer one did. A
+//! bank that has promised something to a newer leader promises nothing more to an older one, as long as it lives.
+
+use std::collections::BTreeMap;
+
+use super::Evidence;
+use crate::history::{Effect, What};
+
+pub(super) fn check(evidence: &Evidence) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut newest = (0, 0);
+    for (index, term) in &evidence.terms {
+        if *term < newest.1 {
+            wrong.push(format!("entry {index} is of term {term}, entry {} before it of term {}", newest.0, newest.1));
+        }
+        newest = (*index, newest.1.max(*term));
+    }
+    let mut seen: BTreeMap<_, u64> = BTreeMap::new();
+    let mut asked = BTreeMap::new();
+    for event in &evidence.events {
+        match &event.what {
+            What::Killed { .. } | What::Started => drop(seen.remove(&event.who)),
+            What::PrepareCame { branch, term } => drop(asked.insert((event.who, *branch), *term)),
+            What::Effect { branch, effect: Effect::Reserved } => {
+                let (Some(term), seen) = (asked.get(&(event.who, *branch)), seen.entry(event.who).or_default()) else {
+                    continue;
+                };
+                if term < seen {
+                    wrong.push(format!(
+                        "{} at {:?} promised {branch} to the leader of term {term}, after one of term {seen}",
+                        event.who, event.at
+                    ));
+                }
+                *seen = *term.max(seen);
+            }
+            _ => {}
+        }
+    }
+    wrong
+}
