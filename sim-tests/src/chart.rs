@@ -101,9 +101,10 @@ impl Chart {
         for (row, kind) in open.begun.keys().cloned().collect::<Vec<_>>() {
             open.end(&row, kind, length);
         }
-        let rows = open.rows.into_iter().map(|(name, bars)| Row { name, bars });
-        let (places, faults): (Vec<Row>, Vec<Row>) =
-            rows.partition(|row| row.bars.iter().all(|bar| bar.kind != Kind::Fault));
-        Self { length, faults_end, rows: places.into_iter().chain(faults).collect() }
+        let mut rows: Vec<Row> = open.rows.into_iter().map(|(name, bars)| Row { name, bars }).collect();
+        // Nodes, other places, faults; each by name, as they are.
+        let is_fault = |row: &Row| row.bars.iter().any(|bar| bar.kind == Kind::Fault);
+        rows.sort_by_key(|row| (is_fault(row), !row.name.starts_with("node-")));
+        Self { length, faults_end, rows }
     }
 }

@@ -41,6 +41,7 @@ fn number(value: u64) -> String {
 /// Milliseconds as people read them.
 fn duration(millis: f64) -> String {
     match millis {
+        0.0 => "0".to_owned(),
         ..1.0 => format!("{:.0} µs", millis * 1_000.0),
         ..10.0 => format!("{millis:.1} ms"),
         ..1_000.0 => format!("{millis:.0} ms"),
@@ -128,7 +129,8 @@ fn dangers(page: &Page) -> String {
     for danger in &page.dangers {
         let class = if danger.met < danger.least { "bad" } else { "good" };
         let name = escape(&danger.name);
-        let (met, least) = (number(danger.met), number(danger.least));
+        let least = if danger.least == 0 { "–".to_owned() } else { number(danger.least) };
+        let met = number(danger.met);
         let _ = write!(text, "<tr class=\"{class}\"><td>{name}</td><td>{met}</td><td>{least}</td></tr>");
     }
     text

@@ -23,7 +23,7 @@ use super::{
 
 #[derive(Args, Debug)]
 pub(super) struct Options {
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
     /// The first seed; the time of day if it is not given.
     #[arg(long)]
