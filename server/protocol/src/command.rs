@@ -11,20 +11,29 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::{BranchId, BranchNumber, ClusterId, LogTime, Outcome, Reason, ResourceName, Rules, Settlement, Vote, Xid};
+use crate::{
+    BranchId, BranchNumber, ClusterId, Instance, Key, LogTime, Outcome, Reason, ResourceName, Rules, SessionName,
+    SessionRef, Settlement, Vote, Xid,
+};
 
 /// Changes the ledger when it is applied, and only then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
     /// Fixes the cluster's id and rules, once: the first entry of a cluster. A repeat changes nothing.
     Found { cluster: ClusterId, rules: Rules },
-    /// Registers a transaction early.
-    Begin { xid: Xid, timeout_ms: u64 },
+    /// Registers a transaction early. With a key, only if nobody else works under it or has committed.
+    Begin { xid: Xid, timeout_ms: u64, key: Option<Key>, session: Option<SessionRef> },
     /// Registers branches. Names a transaction for the first time, or adds to an open list.
     Enlist { xid: Xid, branches: Vec<NewBranch>, timeout_ms: u64 },
     /// Closes the list: registered ∪ listed. Votes brought along are never split from it. With a `delegate`, that branch
     /// decides once all others have promised.
-    Prepare { xid: Xid, branches: Vec<ListedBranch>, vote_timeout_ms: u64, delegate: Option<BranchNumber> },
+    Prepare {
+        xid: Xid,
+        branches: Vec<ListedBranch>,
+        vote_timeout_ms: u64,
+        delegate: Option<BranchNumber>,
+        session: Option<SessionRef>,
+    },
     /// A branch's vote. Never creates a transaction.
     Vote { branch: BranchId, vote: Vote, reason: Option<Reason> },
     /// ABORTED if it is not decided.
@@ -33,6 +42,8 @@ pub enum Command {
     PresumeAbort { xid: Xid },
     /// Branches that took their outcome.
     Settled { items: Vec<SettledItem> },
+    /// An instance takes a session over: its epoch is raised, and what its predecessor has not asked to commit is aborted.
+    OpenSession { name: SessionName, instance: Instance },
     /// What the branch that decides has come to.
     Conclude { branch: BranchId, conclusion: Conclusion },
     /// An operator's word on what the protocol cannot settle by itself. What can break atomicity needs `force`.
@@ -88,9 +99,12 @@ impl Command {
         FIXED
             + match self {
                 Self::Found { .. } => FIXED,
-                Self::Begin { .. } | Self::PresumeAbort { .. } => 0,
+                Self::Begin { .. } => Key::MAX_LEN + SessionName::MAX_LEN,
+                Self::OpenSession { .. } => SessionName::MAX_LEN,
+                Self::PresumeAbort { .. } => 0,
                 Self::Enlist { branches, .. } => branches.iter().map(of_branch).sum(),
-                Self::Prepare { branches, .. } => branches
+                Self::Prepare { branches, .. } => SessionName::MAX_LEN
+                    + branches
                     .iter()
                     .map(|listed| {
                         let reason = listed.vote.as_ref().and_then(|(_, reason)| reason.as_ref());
@@ -167,6 +181,10 @@ pub enum Refusal {
     UnknownBranch,
     #[error("the cluster is not founded yet: its first leader is still starting")]
     NotFounded,
+    #[error("another attempt works under this key, or has committed: {holder}")]
+    KeyTaken { holder: Xid },
+    #[error("another instance has opened the session since, or it was never opened: this one must not work any more")]
+    Fenced,
     #[error("the decision was not given to this branch")]
     NotDelegated,
     #[error("the transaction is not decided: there is nothing to settle or to forget yet")]

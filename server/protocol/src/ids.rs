@@ -147,6 +147,66 @@ impl fmt::Debug for ResourceName {
     }
 }
 
+/// A text of 1 to 128 bytes without control characters, as clients name things.
+macro_rules! texts {
+    ($($(#[$doc:meta])* $name:ident, $error:ident;)+) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            /// The longest one, in bytes.
+            pub const MAX_LEN: usize = 128;
+
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = IdError;
+
+            fn try_from(text: String) -> Result<Self, IdError> {
+                let fits = (1..=Self::MAX_LEN).contains(&text.len()) && !text.chars().any(char::is_control);
+                if fits { Ok(Self(text)) } else { Err(IdError::$error) }
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> Self {
+                name.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    )+};
+}
+
+texts! {
+    /// An idempotency key: whoever begins under it first has the right to work, until that attempt is aborted.
+    Key, Key;
+    /// The name of a client's session: one instance at a time works under it.
+    SessionName, Session;
+}
+
+/// Which run of a program it is that opens a session: random, and the same as long as it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Instance(pub [u8; 16]);
+
+/// A session as a client works under it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct SessionRef {
+    pub name: SessionName,
+    /// Raised whenever another instance opens the session: whoever works under an older one is fenced.
+    pub epoch: u64,
+}
+
 /// 16 random bytes made when a cluster was founded; the prefix of every branch name in a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ClusterId(pub [u8; 16]);
@@ -156,6 +216,10 @@ pub struct ClusterId(pub [u8; 16]);
 pub enum IdError {
     #[error("an xid is 16 bytes in UUIDv7's layout (in text: 8-4-4-4-12 hex digits, version 7)")]
     Xid,
+    #[error("an idempotency key is 1 to 128 bytes of text without control characters")]
+    Key,
+    #[error("a session's name is 1 to 128 bytes of text without control characters")]
+    Session,
     #[error("a resource name is 1 to 64 of a-z 0-9 - _ . but this is {0:?}")]
     Resource(String),
 }

@@ -94,7 +94,11 @@ impl Reason {
     pub fn new(code: ReasonCode, text: impl Into<String>) -> Self {
         let retryable = match code {
             ReasonCode::Deadline | ReasonCode::Timeout | ReasonCode::Limit | ReasonCode::Presumed => true,
-            ReasonCode::Refused | ReasonCode::Rollback | ReasonCode::Skewed | ReasonCode::Operator => false,
+            ReasonCode::Refused
+            | ReasonCode::Rollback
+            | ReasonCode::Skewed
+            | ReasonCode::Operator
+            | ReasonCode::Fenced => false,
         };
         Self { code, text: cut(text.into()), source_code: String::new(), retryable }
     }
@@ -132,6 +136,8 @@ pub enum ReasonCode {
     Presumed,
     /// An operator decided.
     Operator,
+    /// Another instance has opened its session.
+    Fenced,
 }
 
 impl fmt::Display for ReasonCode {
@@ -145,6 +151,7 @@ impl fmt::Display for ReasonCode {
             Self::Limit => "LIMIT",
             Self::Presumed => "PRESUMED",
             Self::Operator => "OPERATOR",
+            Self::Fenced => "FENCED",
         })
     }
 }

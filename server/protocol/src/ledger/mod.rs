@@ -4,10 +4,12 @@
 //! `Abort`, and the order of the log settles who was first.
 
 mod deciding;
+mod keys;
 mod outcomes;
 mod query;
 mod recorded;
 mod rules;
+mod sessions;
 mod settling;
 pub(crate) mod snapshot;
 mod transaction;
@@ -39,6 +41,10 @@ pub struct Ledger {
     open: BTreeMap<Xid, Arc<OpenTransaction>>,
     in_doubt: u64,
     outcomes: Outcomes,
+    keys: Keys,
+    sessions: Sessions,
+    /// Unsettled branches of open transactions, by resource; none that is zero.
+    by_resource: BTreeMap<ResourceName, u64>,
 }
 
 /// What applying one entry came to.
@@ -88,6 +94,7 @@ impl Ledger {
             applied.answers.push(answer);
         }
         self.outcomes.forget_before(self.horizon(), &self.rules);
+        self.keys.forget_before(self.at.minus(self.rules.key_retention_ms), &self.rules);
         applied
     }
 

@@ -18,6 +18,14 @@ pub struct Rules {
     pub max_open: u64,
     /// Branches of one transaction.
     pub max_branches: u64,
+    /// Branches of open transactions at one resource that are not settled: one that is away must not take all room.
+    pub max_open_per_resource: u64,
+    /// How long the key of a committed transaction is kept at least, in milliseconds: longer than its last retry can come.
+    pub key_retention_ms: u64,
+    /// Keys at a time.
+    pub max_keys: u64,
+    /// Sessions at a time.
+    pub max_sessions: u64,
 }
 
 impl Rules {
@@ -26,8 +34,8 @@ impl Rules {
 }
 
 impl Default for Rules {
-    /// An hour of outcomes and an hour of life; five minutes of skew; buckets of a minute; 100,000 open
-    /// transactions of 256 branches.
+    /// An hour of outcomes and an hour of life; five minutes of skew; buckets of a minute; 100,000 open transactions of
+    /// 256 branches, 50,000 of which may wait for one resource; a day of keys, a million of them; 10,000 sessions.
     fn default() -> Self {
         Self {
             retention_ms: 3_600_000,
@@ -36,6 +44,10 @@ impl Default for Rules {
             bucket_ms: 60_000,
             max_open: 100_000,
             max_branches: 256,
+            max_open_per_resource: 50_000,
+            key_retention_ms: 86_400_000,
+            max_keys: 1_000_000,
+            max_sessions: 10_000,
         }
     }
 }

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::transition::Fit;
 use crate::{
-    BranchNumber, ListedBranch, LogTime, NewBranch, Outcome, Reason, ResourceName, Rules, Settlement, Vote, Word,
+    BranchNumber, Key, ListedBranch, LogTime, NewBranch, Outcome, Reason, ResourceName, Rules, SessionRef, Settlement, Vote,
+    Word,
 };
 
 /// A transaction in the open table.
@@ -16,6 +17,9 @@ pub struct OpenTransaction {
     pub began_at: LogTime,
     pub phase: Phase,
     pub branches: BTreeMap<BranchNumber, Branch>,
+    /// The key that it was begun under.
+    pub key: Option<Key>,
+    pub session: Option<SessionRef>,
     /// What operators said of it, at most [`OpenTransaction::MOST_WORDS`].
     pub words: Vec<(LogTime, Word)>,
 }
@@ -71,7 +75,7 @@ impl OpenTransaction {
     pub const MOST_WORDS: usize = 16;
 
     pub(super) fn new(began_at: LogTime, expires_at: LogTime) -> Self {
-        Self { began_at, phase: Phase::Active { expires_at }, branches: BTreeMap::new(), words: Vec::new() }
+        Self { began_at, phase: Phase::Active { expires_at }, branches: BTreeMap::new(), key: None, session: None, words: Vec::new() }
     }
 
     /// Whether a branch that was prepared still waits for its outcome.
