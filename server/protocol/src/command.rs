@@ -102,15 +102,17 @@ impl Command {
                 Self::Begin { .. } => Key::MAX_LEN + SessionName::MAX_LEN,
                 Self::OpenSession { .. } => SessionName::MAX_LEN,
                 Self::PresumeAbort { .. } => 0,
-                Self::Enlist { branches, .. } => branches.iter().map(of_branch).sum(),
-                Self::Prepare { branches, .. } => SessionName::MAX_LEN
-                    + branches
-                    .iter()
-                    .map(|listed| {
-                        let reason = listed.vote.as_ref().and_then(|(_, reason)| reason.as_ref());
-                        of_branch(&listed.branch) + reason.map_or(0, of_reason)
-                    })
-                    .sum(),
+                Self::Enlist { branches, .. } => branches.iter().map(of_branch).sum::<usize>(),
+                Self::Prepare { branches, .. } => {
+                    SessionName::MAX_LEN
+                        + branches
+                            .iter()
+                            .map(|listed| {
+                                let reason = listed.vote.as_ref().and_then(|(_, reason)| reason.as_ref());
+                                of_branch(&listed.branch) + reason.map_or(0, of_reason)
+                            })
+                            .sum::<usize>()
+                }
                 Self::Vote { reason, .. } => reason.as_ref().map_or(0, of_reason),
                 Self::Abort { reason, .. } => of_reason(reason),
                 Self::Settled { items } => items.len() * FIXED,

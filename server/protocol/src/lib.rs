@@ -27,9 +27,7 @@ pub use coordinator::{
     Coordinator, Effect, Event, Held, Patience, ProposalId, Reply, Report, Request, Token,
     backoff::{Backoff, FIRST_RETRY_MS, LONGEST_RETRY_MS},
 };
-pub use ids::{
-    BranchId, BranchNumber, ClusterId, IdError, Instance, Key, ResourceName, SessionName, SessionRef, Xid,
-};
+pub use ids::{BranchId, BranchNumber, ClusterId, IdError, Instance, Key, ResourceName, SessionName, SessionRef, Xid};
 pub use ledger::{
     Applied, Branch, Change, Ledger, OpenTransaction, Order, Phase, Recorded, Rules, State, Status,
     snapshot::{Frozen, SectionBody, SnapshotError, Thawed},

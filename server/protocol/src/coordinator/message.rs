@@ -3,8 +3,9 @@
 use bytes::Bytes;
 
 use crate::{
-    Answer, BranchId, BranchNumber, Change, Command, Conclusion, ListedBranch, NewBranch, Order, Outcome, Reason,
-    Recorded, Refusal, Resolution, ResourceName, SettledItem, Settlement, Vote, Word, Xid,
+    Answer, BranchId, BranchNumber, Change, Command, Conclusion, Instance, Key, ListedBranch, NewBranch, Order,
+    Outcome, Reason, Recorded, Refusal, Resolution, ResourceName, SessionName, SessionRef, SettledItem, Settlement,
+    Vote, Word, Xid,
 };
 
 /// Who asked: made by the shell, given back with the reply, used once.
@@ -21,6 +22,8 @@ pub enum Request {
     Begin {
         xid: Xid,
         timeout_ms: u64,
+        key: Option<Key>,
+        session: Option<SessionRef>,
     },
     Enlist {
         xid: Xid,
@@ -33,6 +36,7 @@ pub enum Request {
         vote_timeout_ms: u64,
         /// The branch that decides once all others have promised.
         delegate: Option<BranchNumber>,
+        session: Option<SessionRef>,
     },
     Rollback {
         xid: Xid,
@@ -47,6 +51,11 @@ pub enum Request {
     Inquire {
         branch: BranchId,
         held_ms: u64,
+    },
+    /// Answered when nothing of the instance's predecessors is undecided any more.
+    OpenSession {
+        name: SessionName,
+        instance: Instance,
     },
     /// An operator's.
     Resolve {
@@ -176,6 +185,10 @@ pub enum Reply {
     Order {
         branch: BranchId,
         order: Order,
+    },
+    /// The session is open in this epoch.
+    Session {
+        epoch: u64,
     },
     Refused(Refusal),
     /// Not answered: it may or may not be in the log. Ask again.

@@ -12,6 +12,7 @@
 pub(crate) mod backoff;
 mod delegating;
 mod message;
+mod sessions;
 mod settling;
 mod timers;
 mod voting;
@@ -22,6 +23,7 @@ use std::collections::BTreeMap;
 
 pub use message::{Effect, Event, ProposalId, Reply, Report, Request, Token};
 
+use sessions::Opening;
 use timers::Timers;
 use voting::Closing;
 use work::Work;
@@ -49,6 +51,7 @@ pub struct Coordinator {
     timers: Timers,
     armed: Option<LogTime>,
     pending: BTreeMap<ProposalId, Pending>,
+    openings: Vec<Opening>,
     last_proposal: u64,
 }
 
@@ -61,6 +64,8 @@ pub struct Held {
     pub timers: usize,
     /// Proposals that are not answered.
     pub proposals: usize,
+    /// Instances that wait for their predecessors' transactions.
+    pub openings: usize,
 }
 
 /// What a proposal's answer is for.
@@ -69,6 +74,7 @@ enum Pending {
     Commit { token: Token, xid: Xid },
     Change { token: Token, xid: Xid },
     Order { token: Token, branch: BranchId },
+    Session(Opening),
     Votes { xid: Xid },
     Abort { xid: Xid },
 }
@@ -83,6 +89,7 @@ impl Coordinator {
             timers: Timers::default(),
             armed: None,
             pending: BTreeMap::new(),
+            openings: Vec::new(),
             last_proposal: 0,
         }
     }
@@ -143,7 +150,12 @@ impl Coordinator {
     /// What it keeps now: a gauge.
     #[must_use]
     pub fn held(&self) -> Held {
-        Held { works: self.works.len(), timers: self.timers.len(), proposals: self.pending.len() }
+        Held {
+            works: self.works.len(),
+            timers: self.timers.len(),
+            proposals: self.pending.len(),
+            openings: self.openings.len(),
+        }
     }
 
     /// Why a branch has not voted or is not settled yet: its participant's last error.
@@ -174,25 +186,29 @@ impl Coordinator {
         self.timers.clear_all();
         let waiting = std::mem::take(&mut self.works).into_values().flat_map(|work| work.waiting);
         let pending = std::mem::take(&mut self.pending).into_values().filter_map(|pending| pending.token());
-        effects.extend(waiting.chain(pending).map(|token| Effect::Reply { token, reply: Reply::Interrupted }));
+        let opening = std::mem::take(&mut self.openings).into_iter().map(|opening| opening.token);
+        effects.extend(
+            waiting.chain(pending).chain(opening).map(|token| Effect::Reply { token, reply: Reply::Interrupted }),
+        );
     }
 
     fn request(&mut self, now: LogTime, token: Token, request: Request, ledger: &Ledger, effects: &mut Vec<Effect>) {
         match request {
-            Request::Begin { xid, timeout_ms } => {
-                self.propose(Pending::Change { token, xid }, vec![Command::Begin { xid, timeout_ms }], effects);
+            Request::Begin { xid, timeout_ms, key, session } => {
+                let command = Command::Begin { xid, timeout_ms, key, session };
+                self.propose(Pending::Change { token, xid }, vec![command], effects);
             }
             Request::Enlist { xid, branches, timeout_ms } => {
                 let command = Command::Enlist { xid, branches, timeout_ms };
                 self.propose(Pending::Change { token, xid }, vec![command], effects);
             }
-            Request::Commit { xid, branches, vote_timeout_ms, delegate } => {
+            Request::Commit { xid, branches, vote_timeout_ms, delegate, session } => {
                 if ledger.would_close(xid, &branches, delegate) {
                     let deadline = now.plus(vote_timeout_ms);
                     let closing = Closing { branches: &branches, delegate, deadline };
                     self.ask_early(now, xid, &closing, ledger, effects);
                 }
-                let command = Command::Prepare { xid, branches, vote_timeout_ms, delegate };
+                let command = Command::Prepare { xid, branches, vote_timeout_ms, delegate, session };
                 self.propose(Pending::Commit { token, xid }, vec![command], effects);
             }
             Request::Rollback { xid, reason } => {
@@ -201,6 +217,10 @@ impl Coordinator {
             Request::Vote { branch, vote, reason } => {
                 let command = Command::Vote { branch, vote, reason };
                 self.propose(Pending::Order { token, branch }, vec![command], effects);
+            }
+            Request::OpenSession { name, instance } => {
+                let command = Command::OpenSession { name: name.clone(), instance };
+                self.propose(Pending::Session(Opening { token, name, instance }), vec![command], effects);
             }
             Request::Resolve { xid, resolution, word, force } => {
                 let command = Command::Resolve { xid, resolution, word, force };
@@ -227,7 +247,10 @@ impl Coordinator {
             Change::Opened { xid, expires_at } => self.arm(*xid, *expires_at),
             Change::Closed { xid, deadline } => self.closed(now, *xid, *deadline, ledger, effects),
             Change::Delegated { xid } => self.ask_delegate(now, *xid, ledger, effects),
-            Change::Decided { xid, outcome } => self.decided(*xid, *outcome, ledger, effects),
+            Change::Decided { xid, outcome } => {
+                self.decided(*xid, *outcome, ledger, effects);
+                self.answer_openings(ledger, effects);
+            }
             Change::TellAgain { branch } => self.tell(*branch, ledger, effects),
             Change::PromiseBroken { branch } => effects.push(Effect::Report(Report::PromiseBroken(*branch))),
             Change::Settled { branch } => {
@@ -260,7 +283,7 @@ impl Coordinator {
                 self.drop_unless_open(xid, ledger);
                 effects.push(Effect::Reply { token, reply: Reply::Refused(refusal) });
             }
-            (Pending::Change { token, .. }, Some(refusal)) => {
+            (Pending::Change { token, .. } | Pending::Session(Opening { token, .. }), Some(refusal)) => {
                 effects.push(Effect::Reply { token, reply: Reply::Refused(refusal) });
             }
             (Pending::Commit { token, xid }, None) => match ledger.outcome(xid) {
@@ -268,6 +291,10 @@ impl Coordinator {
                 None if ledger.transaction(xid).is_some() => self.works.entry(xid).or_default().waiting.push(token),
                 None => effects.push(Effect::Reply { token, reply: Reply::Refused(Refusal::Expired) }),
             },
+            (Pending::Session(opening), None) => {
+                self.openings.push(opening);
+                self.answer_openings(ledger, effects);
+            }
             (Pending::Change { token, xid }, None) => {
                 effects.push(Effect::Reply { token, reply: Reply::Done { xid } });
             }
@@ -305,7 +332,9 @@ impl Coordinator {
                 self.drop_unless_open(xid, ledger);
                 effects.push(Effect::Reply { token, reply: Reply::Interrupted });
             }
-            Some(Pending::Change { token, .. } | Pending::Order { token, .. }) => {
+            Some(
+                Pending::Change { token, .. } | Pending::Order { token, .. } | Pending::Session(Opening { token, .. }),
+            ) => {
                 effects.push(Effect::Reply { token, reply: Reply::Interrupted });
             }
             Some(Pending::Abort { .. }) | None => {}
@@ -345,7 +374,10 @@ impl Coordinator {
 impl Pending {
     fn token(&self) -> Option<Token> {
         match self {
-            Self::Commit { token, .. } | Self::Change { token, .. } | Self::Order { token, .. } => Some(*token),
+            Self::Commit { token, .. }
+            | Self::Change { token, .. }
+            | Self::Order { token, .. }
+            | Self::Session(Opening { token, .. }) => Some(*token),
             Self::Votes { .. } | Self::Abort { .. } => None,
         }
     }

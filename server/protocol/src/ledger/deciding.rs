@@ -29,7 +29,7 @@ impl Ledger {
         let before = transaction.is_in_doubt();
         transaction.phase = Phase::Voting { deadline, list, delegate };
         for listed in branches {
-            transaction.register(&listed.branch);
+            transaction.register(&listed.branch, &mut self.by_resource);
             let branch = transaction.branches.get_mut(&listed.branch.number).expect("it was just registered");
             match (&listed.vote, branch.vote) {
                 (Some((vote, reason)), None) | (Some((vote @ Vote::Refused, reason)), Some(_)) => {
@@ -51,6 +51,7 @@ impl Ledger {
     pub(super) fn refuse_list(&mut self, xid: Xid, refusal: &Refusal, changes: &mut Vec<Change>) {
         let code = match refusal {
             Refusal::Skewed { .. } => ReasonCode::Skewed,
+            Refusal::Fenced => ReasonCode::Fenced,
             Refusal::Limit { .. }
             | Refusal::Closed
             | Refusal::Mismatch
@@ -58,6 +59,7 @@ impl Ledger {
             | Refusal::UnknownTransaction
             | Refusal::UnknownBranch
             | Refusal::NotFounded
+            | Refusal::KeyTaken { .. }
             | Refusal::NotDelegated
             | Refusal::Undecided
             | Refusal::NeedsForce { .. }
@@ -132,6 +134,8 @@ impl Ledger {
                 branch.vote = Some(if committed { Vote::Prepared } else { Vote::Refused });
                 branch.settlement = Some(Settlement::Done);
                 branch.reason.clone_from(&reason);
+                let resource = branch.resource.clone();
+                self.one_less_at(&resource);
                 self.decide(id.xid, outcome, reason, changes);
                 Ok(())
             }
@@ -186,12 +190,14 @@ impl Ledger {
             let transaction = Arc::make_mut(open);
             debug_assert!(!matches!(transaction.phase, Phase::Decided { .. }), "{xid} is decided once");
             transaction.phase = Phase::Decided { outcome, reason: reason.clone(), index, list };
+            let (key, session) = (transaction.key.clone(), transaction.session.clone());
             prepared = transaction
                 .branches
                 .iter()
                 .filter(|(_, branch)| branch.vote == Some(Vote::Prepared))
                 .map(|(number, _)| *number)
                 .collect();
+            self.stops_working(xid, key.as_ref(), session.as_ref(), outcome);
         }
         let record = OutcomeRecord { outcome, reason: reason.map(Box::new), index, list, prepared };
         self.outcomes.insert(xid, self.at, record, &self.rules);

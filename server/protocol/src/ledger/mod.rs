@@ -22,13 +22,15 @@ pub use recorded::Recorded;
 pub use rules::Rules;
 pub use transaction::{Branch, OpenTransaction, Phase};
 
+use keys::Keys;
 use outcomes::Outcomes;
+use sessions::Sessions;
 use transaction::{fit, list_digest};
 use transition::{Door, Event, Fit, Ruling, Standing, rule};
 
 use crate::{
-    Answer, BranchId, BranchNumber, ClusterId, Command, Entry, ListedBranch, LogTime, NewBranch, Outcome, Reason,
-    ReasonCode, Refusal, Xid,
+    Answer, BranchId, BranchNumber, ClusterId, Command, Entry, Key, ListedBranch, LogTime, NewBranch, Outcome, Reason,
+    ReasonCode, Refusal, ResourceName, SessionRef, Xid,
 };
 
 /// The state that all nodes share.
@@ -104,15 +106,11 @@ impl Ledger {
         }
         match command {
             Command::Found { cluster, rules } => self.found(*cluster, *rules),
-            Command::Begin { xid, timeout_ms } => match rule(self.standing(*xid), Event::Begin) {
-                Ruling::Register => {
-                    self.register(*xid, &[], *timeout_ms, changes);
-                    Ok(())
-                }
-                other => self.carry_out(*xid, other, changes),
-            },
+            Command::Begin { xid, timeout_ms, key, session } => {
+                self.begin(*xid, *timeout_ms, key.as_ref(), session.as_ref(), changes)
+            }
             Command::Enlist { xid, branches, timeout_ms } => {
-                let fit = fit(self.transaction(*xid), branches.iter(), &self.rules);
+                let fit = self.fit(*xid, branches.iter());
                 match rule(self.standing(*xid), Event::Enlist(fit)) {
                     Ruling::Register => {
                         self.register(*xid, branches, *timeout_ms, changes);
@@ -121,12 +119,19 @@ impl Ledger {
                     other => self.carry_out(*xid, other, changes),
                 }
             }
-            Command::Prepare { xid, branches, vote_timeout_ms, delegate } => {
+            Command::Prepare { xid, branches, vote_timeout_ms, delegate, session } => {
                 match rule(self.standing(*xid), Event::Prepare(self.prepare_fit(*xid, branches, *delegate))) {
-                    Ruling::Close => {
-                        self.close(*xid, branches, *vote_timeout_ms, *delegate, changes);
-                        Ok(())
-                    }
+                    Ruling::Close => match self.admit(session.as_ref()) {
+                        Ok(()) => {
+                            self.close(*xid, branches, *vote_timeout_ms, *delegate, changes);
+                            self.works_under(*xid, session.as_ref());
+                            Ok(())
+                        }
+                        Err(refusal) => {
+                            self.refuse_list(*xid, &refusal, changes);
+                            Err(refusal)
+                        }
+                    },
                     Ruling::AbortAndRefuse(refusal) => {
                         self.refuse_list(*xid, &refusal, changes);
                         Err(refusal)
@@ -158,6 +163,7 @@ impl Ledger {
                 }
                 Ok(())
             }
+            Command::OpenSession { name, instance } => self.open_session(name, *instance, changes),
             Command::Conclude { branch, conclusion } => self.conclude(*branch, conclusion, changes),
             Command::Resolve { xid, resolution, word, force } => self.resolve(*xid, *resolution, word, *force, changes),
             Command::Forget { xid, word, force } => self.forget(*xid, word, *force, changes),
@@ -191,7 +197,58 @@ impl Ledger {
             Some(closed) if closed == list_digest(branches, delegate) => Fit::Same,
             Some(_) => Fit::Contradicts,
             None if delegate.as_ref().is_some_and(|number| !is_listed(number)) => Fit::Contradicts,
-            None => fit(open, branches.iter().map(|listed| &listed.branch), &self.rules),
+            None => self.fit(xid, branches.iter().map(|listed| &listed.branch)),
+        }
+    }
+
+    /// How branches fit to what is registered, to each other, and into the room that is left at their resources.
+    fn fit<'a>(&self, xid: Xid, mut branches: impl Iterator<Item = &'a NewBranch> + Clone) -> Fit {
+        let open = self.transaction(xid);
+        match fit(open, branches.clone(), &self.rules) {
+            Fit::New => {
+                let limit = self.rules.max_open_per_resource;
+                let is_full = |branch: &NewBranch| {
+                    open.is_none_or(|open| !open.branches.contains_key(&branch.number))
+                        && self.by_resource.get(&branch.resource).is_some_and(|count| *count >= limit)
+                };
+                if branches.any(is_full) { Fit::NoRoom { limit } } else { Fit::New }
+            }
+            other => other,
+        }
+    }
+
+    fn begin(
+        &mut self,
+        xid: Xid,
+        timeout_ms: u64,
+        key: Option<&Key>,
+        session: Option<&SessionRef>,
+        changes: &mut Vec<Change>,
+    ) -> Answer {
+        let holder = key.and_then(|key| self.keys.holder(key)).map(|(holder, _)| holder);
+        if let Some(holder) = holder.filter(|holder| *holder != xid) {
+            return Err(Refusal::KeyTaken { holder });
+        }
+        match rule(self.standing(xid), Event::Begin) {
+            Ruling::Register => {
+                let limit = self.rules.max_keys;
+                if key.is_some() && holder.is_none() && self.keys.len() as u64 >= limit {
+                    return Err(Refusal::Limit { what: "idempotency keys".to_owned(), limit });
+                }
+                self.admit(session)?;
+                self.register(xid, &[], timeout_ms, changes);
+                if let (Some(key), Some(open)) = (key, self.open.get_mut(&xid)) {
+                    Arc::make_mut(open).key = Some(key.clone());
+                    self.keys.open.insert(key.clone(), xid);
+                }
+                self.works_under(xid, session);
+                Ok(())
+            }
+            // Whoever began it without the key must not believe that it has it.
+            Ruling::Repeat if key.is_some() && holder.is_none() && self.outcome(xid).is_none() => {
+                Err(Refusal::Mismatch)
+            }
+            other => self.carry_out(xid, other, changes),
         }
     }
 
@@ -212,7 +269,7 @@ impl Ledger {
         });
         let transaction = Arc::make_mut(open);
         for branch in branches {
-            transaction.register(branch);
+            transaction.register(branch, &mut self.by_resource);
         }
     }
 

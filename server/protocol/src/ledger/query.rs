@@ -6,7 +6,7 @@ use super::{
     Ledger, OpenTransaction, Phase, Recorded, Rules,
     transition::{Door, Event, Ruling, Standing, rule},
 };
-use crate::{BranchId, BranchNumber, ClusterId, ListedBranch, LogTime, Outcome, Reason, Vote, Xid};
+use crate::{BranchId, BranchNumber, ClusterId, Key, ListedBranch, LogTime, Outcome, Reason, Vote, Xid};
 
 /// A transaction's state as clients know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,6 +172,19 @@ impl Ledger {
             | Standing::Decided(_)
             | Standing::Ended(_) => Order::Wait,
         }
+    }
+
+    /// Who works under a key, or has committed under it, and where in the log he did.
+    #[must_use]
+    pub fn key_holder(&self, key: &Key) -> Option<(Xid, Option<Recorded<Outcome>>)> {
+        let (xid, index) = self.keys.holder(key)?;
+        Some((xid, index.map(|index| Recorded::new(Outcome::Committed, index))))
+    }
+
+    /// Idempotency keys that are kept.
+    #[must_use]
+    pub fn key_count(&self) -> usize {
+        self.keys.len()
     }
 
     /// Whether a Prepare with these branches would close the list if it were applied now. Only a hint: `apply` judges.

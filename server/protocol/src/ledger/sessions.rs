@@ -1,15 +1,16 @@
 //! Which instance of a client works under a name, and the fence against its predecessors.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use serde::{Deserialize, Serialize};
 
 use super::{Change, Ledger, Phase};
-use crate::{
-    Answer, Instance, LogTime, Outcome, Reason, ReasonCode, Refusal, SessionName, SessionRef, Xid,
-};
+use crate::{Answer, Instance, Key, LogTime, Outcome, Reason, ReasonCode, Refusal, SessionName, SessionRef, Xid};
 
-/// Predecessors that are remembered: a late message of one of them must not open the session again.
+/// Predecessors that are remembered, the last ones: a late message of one of them must not open the session again.
 const MOST_PAST: usize = 64;
 
 /// A session as all nodes know it.
@@ -17,8 +18,8 @@ const MOST_PAST: usize = 64;
 pub(super) struct Session {
     pub(super) epoch: u64,
     instance: Instance,
-    /// Predecessors, and when each was followed.
-    past: Vec<(Instance, LogTime)>,
+    /// Predecessors, the oldest first.
+    past: Vec<Instance>,
     touched: LogTime,
     /// Its undecided transactions.
     #[serde(skip)]
@@ -40,14 +41,13 @@ impl Ledger {
         let new = || Session { epoch: 1, instance, past: Vec::new(), touched: at, undecided: BTreeSet::new() };
         let session = self.sessions.entry(name.clone()).or_insert_with(new);
         if session.instance != instance {
-            if session.past.iter().any(|(past, _)| *past == instance) {
+            if session.past.contains(&instance) {
                 return Err(Refusal::Fenced);
             }
-            session.past.retain(|(_, followed)| *followed >= horizon);
             if session.past.len() >= MOST_PAST {
-                return Err(Refusal::Limit { what: "instances of one session".to_owned(), limit: MOST_PAST as u64 });
+                session.past.remove(0);
             }
-            session.past.push((std::mem::replace(&mut session.instance, instance), at));
+            session.past.push(std::mem::replace(&mut session.instance, instance));
             session.epoch += 1;
         }
         session.touched = at;
@@ -74,12 +74,40 @@ impl Ledger {
         }
     }
 
-    /// The epoch of a session, and whether a predecessor's transaction is still voting.
+    /// The epoch in which this instance has opened a session, and whether a predecessor's transaction is still undecided;
+    /// none if another one has opened it since.
     #[must_use]
-    pub fn session(&self, name: &SessionName) -> Option<(u64, bool)> {
-        let session = self.sessions.get(name)?;
+    pub fn session(&self, name: &SessionName, instance: Instance) -> Option<(u64, bool)> {
+        let session = self.sessions.get(name).filter(|session| session.instance == instance)?;
         let waits = session.undecided.iter().any(|xid| self.is_of_a_predecessor(*xid));
         Some((session.epoch, waits))
+    }
+
+    /// A transaction that begins, or is asked to commit, under a session.
+    pub(super) fn works_under(&mut self, xid: Xid, session: Option<&SessionRef>) {
+        let Some(session) = session else { return };
+        let Some(open) = self.open.get_mut(&xid).map(Arc::make_mut) else { return };
+        open.session = Some(session.clone());
+        let undecided = !matches!(open.phase, Phase::Decided { .. });
+        if let Some(known) = self.sessions.get_mut(&session.name).filter(|_| undecided) {
+            known.undecided.insert(xid);
+        }
+    }
+
+    /// A transaction that is decided frees its key, or keeps it for good, and holds its session up no more.
+    pub(super) fn stops_working(
+        &mut self,
+        xid: Xid,
+        key: Option<&Key>,
+        session: Option<&SessionRef>,
+        outcome: Outcome,
+    ) {
+        if let Some(key) = key {
+            self.keys.decided(key, outcome, self.at, self.index, &self.rules);
+        }
+        if let Some(session) = session.and_then(|session| self.sessions.get_mut(&session.name)) {
+            session.undecided.remove(&xid);
+        }
     }
 
     fn is_of_a_predecessor(&self, xid: Xid) -> bool {

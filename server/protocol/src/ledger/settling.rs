@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{Change, Ledger, OpenTransaction, Phase};
 use crate::{
-    Answer, BranchId, BranchNumber, Outcome, Reason, ReasonCode, Refusal, Resolution, SettledItem, Settlement, Vote,
-    Word, Xid,
+    Answer, BranchId, BranchNumber, Outcome, Reason, ReasonCode, Refusal, Resolution, ResourceName, SettledItem,
+    Settlement, Vote, Word, Xid,
 };
 
 impl Ledger {
@@ -19,6 +19,8 @@ impl Ledger {
             return;
         }
         branch.settlement = Some(item.settlement);
+        let resource = branch.resource.clone();
+        self.one_less_at(&resource);
         changes.push(Change::Settled { branch: item.branch });
         self.count_in_doubt(xid, before);
         self.end_if_settled(xid, changes);
@@ -31,8 +33,25 @@ impl Ledger {
             return;
         };
         if transaction.unsettled().next().is_none() && !transaction.has_heuristic() {
-            self.open.remove(&xid);
+            self.leaves(xid);
             changes.push(Change::Ended { xid });
+        }
+    }
+
+    /// Takes a transaction out of the open table.
+    fn leaves(&mut self, xid: Xid) {
+        let Some(open) = self.open.remove(&xid) else { return };
+        for branch in open.branches.values().filter(|branch| branch.settlement.is_none()) {
+            self.one_less_at(&branch.resource);
+        }
+    }
+
+    pub(super) fn one_less_at(&mut self, resource: &ResourceName) {
+        if let Some(count) = self.by_resource.get_mut(resource) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_resource.remove(resource);
+            }
         }
     }
 
@@ -143,7 +162,7 @@ impl Ledger {
         }
         let was_in_doubt = open.is_in_doubt();
         self.says(xid, word);
-        self.open.remove(&xid);
+        self.leaves(xid);
         self.count_in_doubt(xid, was_in_doubt);
         changes.push(Change::Ended { xid });
         Ok(())

@@ -5,6 +5,7 @@
 //!   "open-at-INDEX"       everything but the outcomes
 //!   "bucket-N"            a sealed bucket: the same for ever, written and sent once
 //!   "bucket-N-at-INDEX"   a bucket that may still grow
+//!   "keys-N", "keys-N-at-INDEX"   the same for the keys of what was committed
 //! ```
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -13,12 +14,13 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use thiserror::Error;
 
-use super::{Ledger, OpenTransaction, Rules, outcomes::Bucket};
+use super::{Ledger, OpenTransaction, Phase, Rules, keys, outcomes::Bucket, sessions::Sessions};
 use crate::{ClusterId, LogTime, Xid};
 
 const VERSION: u8 = 1;
 const OPEN: &str = "open-at-";
 const BUCKET: &str = "bucket-";
+const KEYS: &str = "keys-";
 
 /// Makes a section's bytes when they are needed: a section that a store or a peer has already is never encoded.
 pub type SectionBody = Box<dyn FnOnce() -> Bytes + Send>;
@@ -51,12 +53,32 @@ struct OpenSection {
     cluster: Option<ClusterId>,
     rules: Rules,
     open: BTreeMap<Xid, OpenTransaction>,
+    sessions: Sessions,
 }
 
 impl Ledger {
     #[must_use]
     pub fn freeze(&self) -> Frozen {
         Frozen(self.clone())
+    }
+
+    /// What is kept beside the open table and follows from it.
+    fn index_open(&mut self) {
+        let (keys, sessions, by_resource) = (&mut self.keys.open, &mut self.sessions, &mut self.by_resource);
+        for (xid, open) in &self.open {
+            for branch in open.branches.values().filter(|branch| branch.settlement.is_none()) {
+                *by_resource.entry(branch.resource.clone()).or_default() += 1;
+            }
+            if matches!(open.phase, Phase::Decided { .. }) {
+                continue;
+            }
+            if let Some(key) = &open.key {
+                keys.insert(key.clone(), *xid);
+            }
+            if let Some(session) = open.session.as_ref().and_then(|session| sessions.get_mut(&session.name)) {
+                session.undecided.insert(*xid);
+            }
+        }
     }
 
     /// Takes the snapshot's state in place of its own.
@@ -72,15 +94,21 @@ impl Frozen {
         let ledger = self.0;
         let (at, index, bucket_ms) = (ledger.at, ledger.index, ledger.rules.bucket_ms);
         let mut sections: Vec<(String, SectionBody)> = Vec::new();
+        let name = |prefix: &str, number: u64, width_ms: u64| {
+            let sealed = number.saturating_add(1).saturating_mul(width_ms) <= at.as_millis();
+            if sealed { format!("{prefix}{number}") } else { format!("{prefix}{number}-at-{index}") }
+        };
         for (number, bucket) in ledger.outcomes.buckets {
-            let sealed = (number + 1).saturating_mul(bucket_ms) <= at.as_millis();
-            let id = if sealed { format!("{BUCKET}{number}") } else { format!("{BUCKET}{number}-at-{index}") };
-            sections.push((id, Box::new(move || encode(bucket.as_ref()))));
+            sections.push((name(BUCKET, number, bucket_ms), Box::new(move || encode(bucket.as_ref()))));
         }
-        let (cluster, rules, open) = (ledger.cluster, ledger.rules, ledger.open);
+        let width_ms = keys::width_ms(&ledger.rules);
+        for (number, bucket) in ledger.keys.committed {
+            sections.push((name(KEYS, number, width_ms), Box::new(move || encode(bucket.as_ref()))));
+        }
+        let (cluster, rules, open, sessions) = (ledger.cluster, ledger.rules, ledger.open, ledger.sessions);
         let body = move || {
             let open = open.into_iter().map(|(xid, transaction)| (xid, Arc::unwrap_or_clone(transaction))).collect();
-            encode(&OpenSection { at, index, cluster, rules, open })
+            encode(&OpenSection { at, index, cluster, rules, open, sessions })
         };
         sections.push((format!("{OPEN}{index}"), Box::new(body)));
         sections
@@ -105,7 +133,12 @@ impl Thawed {
                 ledger.rules = section.rules;
                 ledger.in_doubt = section.open.values().filter(|open| open.is_in_doubt()).count() as u64;
                 ledger.open = section.open.into_iter().map(|(xid, open)| (xid, Arc::new(open))).collect();
-            } else if let Some(number) = bucket_number(&id) {
+                ledger.sessions = section.sessions;
+                ledger.index_open();
+            } else if let Some(number) = number_of(&id, KEYS) {
+                let bucket: keys::Bucket = decode(id, &bytes)?;
+                ledger.keys.committed.insert(number, Arc::new(bucket));
+            } else if let Some(number) = number_of(&id, BUCKET) {
                 let bucket: Bucket = decode(id, &bytes)?;
                 ledger.outcomes.buckets.insert(number, Arc::new(bucket));
             } else {
@@ -116,8 +149,8 @@ impl Thawed {
     }
 }
 
-fn bucket_number(id: &str) -> Option<u64> {
-    let rest = id.strip_prefix(BUCKET)?;
+fn number_of(id: &str, prefix: &str) -> Option<u64> {
+    let rest = id.strip_prefix(prefix)?;
     rest.split("-at-").next()?.parse().ok()
 }
 

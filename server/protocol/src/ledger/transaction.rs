@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::transition::Fit;
 use crate::{
-    BranchNumber, Key, ListedBranch, LogTime, NewBranch, Outcome, Reason, ResourceName, Rules, SessionRef, Settlement, Vote,
-    Word,
+    BranchNumber, Key, ListedBranch, LogTime, NewBranch, Outcome, Reason, ResourceName, Rules, SessionRef, Settlement,
+    Vote, Word,
 };
 
 /// A transaction in the open table.
@@ -75,7 +75,14 @@ impl OpenTransaction {
     pub const MOST_WORDS: usize = 16;
 
     pub(super) fn new(began_at: LogTime, expires_at: LogTime) -> Self {
-        Self { began_at, phase: Phase::Active { expires_at }, branches: BTreeMap::new(), key: None, session: None, words: Vec::new() }
+        Self {
+            began_at,
+            phase: Phase::Active { expires_at },
+            branches: BTreeMap::new(),
+            key: None,
+            session: None,
+            words: Vec::new(),
+        }
     }
 
     /// Whether a branch that was prepared still waits for its outcome.
@@ -110,13 +117,17 @@ impl OpenTransaction {
         self.branches.values().any(|branch| !matches!(branch.settlement, None | Some(Settlement::Done)))
     }
 
-    pub(super) fn register(&mut self, new: &NewBranch) {
-        self.branches.entry(new.number).or_insert_with(|| Branch {
-            resource: new.resource.clone(),
-            payload: new.payload.clone(),
-            vote: None,
-            reason: None,
-            settlement: None,
+    /// Adds a branch, unless it is there, to those that are unsettled at its resource.
+    pub(super) fn register(&mut self, new: &NewBranch, by_resource: &mut BTreeMap<ResourceName, u64>) {
+        self.branches.entry(new.number).or_insert_with(|| {
+            *by_resource.entry(new.resource.clone()).or_default() += 1;
+            Branch {
+                resource: new.resource.clone(),
+                payload: new.payload.clone(),
+                vote: None,
+                reason: None,
+                settlement: None,
+            }
         });
     }
 }

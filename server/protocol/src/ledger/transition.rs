@@ -67,6 +67,8 @@ pub(super) enum Fit {
     Contradicts,
     /// More branches than a transaction may have.
     TooMany { limit: u64 },
+    /// At one resource as many branches are unsettled as may be.
+    NoRoom { limit: u64 },
 }
 
 /// What to do.
@@ -110,11 +112,13 @@ pub(super) fn rule(standing: Standing, event: Event) -> Ruling {
             Fit::Same | Fit::New => Register,
             Fit::Contradicts => Refuse(Refusal::Mismatch),
             Fit::TooMany { limit } => Refuse(too_many_branches(limit)),
+            Fit::NoRoom { limit } => Refuse(no_room(limit)),
         },
         (Unknown(Door::Open) | Active, Event::Prepare(fit)) => match fit {
             Fit::Same | Fit::New => Close,
             Fit::Contradicts => Refuse(Refusal::Mismatch),
             Fit::TooMany { limit } => AbortAndRefuse(too_many_branches(limit)),
+            Fit::NoRoom { limit } => AbortAndRefuse(no_room(limit)),
         },
         (Unknown(door @ (Door::Skewed { .. } | Door::Full { .. })), Event::Begin | Event::Enlist(_)) => {
             refusal(door).map_or(Register, Refuse)
@@ -134,15 +138,16 @@ pub(super) fn rule(standing: Standing, event: Event) -> Ruling {
             Fit::New => Register,
             Fit::Contradicts => Refuse(Refusal::Mismatch),
             Fit::TooMany { limit } => Refuse(too_many_branches(limit)),
+            Fit::NoRoom { limit } => Refuse(no_room(limit)),
         },
         (Voting | Delegated | Decided(_) | Ended(_), Event::Enlist(fit)) => match fit {
             Fit::Same => Repeat,
-            Fit::New | Fit::Contradicts | Fit::TooMany { .. } => Refuse(Refusal::Closed),
+            Fit::New | Fit::Contradicts | Fit::TooMany { .. } | Fit::NoRoom { .. } => Refuse(Refusal::Closed),
         },
 
         (Voting | Delegated | Decided(Committed) | Ended(Committed), Event::Prepare(fit)) => match fit {
             Fit::Same => Repeat,
-            Fit::New | Fit::Contradicts | Fit::TooMany { .. } => Refuse(Refusal::Mismatch),
+            Fit::New | Fit::Contradicts | Fit::TooMany { .. } | Fit::NoRoom { .. } => Refuse(Refusal::Mismatch),
         },
         // ABORTED holds for every list.
         (Decided(Aborted) | Ended(Aborted), Event::Prepare(_)) => Repeat,
@@ -199,6 +204,10 @@ pub(super) fn refusal(door: Door) -> Option<Refusal> {
 
 fn too_many_branches(limit: u64) -> Refusal {
     Refusal::Limit { what: "branches of one transaction".to_owned(), limit }
+}
+
+fn no_room(limit: u64) -> Refusal {
+    Refusal::Limit { what: "unsettled branches at one resource".to_owned(), limit }
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use verdict_protocol::{
-    BranchNumber, Command, Conclusion, Entry, LogTime, NewBranch, Outcome, Resolution, Rules, Vote, Xid,
+    BranchNumber, Command, Conclusion, Entry, Instance, Key, LogTime, NewBranch, Outcome, Resolution, Rules,
+    SessionName, SessionRef, Vote, Xid,
 };
 
 /// All that the log says of one transaction.
@@ -14,6 +15,8 @@ pub struct History {
     /// Every vote for a registered branch, in order.
     pub votes: BTreeMap<BranchNumber, Vec<Vote>>,
     pub closed: bool,
+    pub key: Option<Key>,
+    pub session: Option<SessionRef>,
     /// The branch that is to decide, once all others have promised; and whether they have.
     pub delegate: Option<BranchNumber>,
     pub delegated: bool,
@@ -28,6 +31,8 @@ pub struct Oracle {
     index: u64,
     rules: Option<Rules>,
     transactions: BTreeMap<Xid, History>,
+    /// Who has opened each session, in order: the last works under it, and its place is its epoch.
+    sessions: BTreeMap<SessionName, Vec<Instance>>,
 }
 
 impl Oracle {
@@ -68,6 +73,37 @@ impl Oracle {
         xid.birth().as_millis() > self.at.as_millis() + rules.max_skew_ms
     }
 
+    /// The transaction that works under the key or has committed.
+    pub fn holder(&self, key: &Key) -> Option<Xid> {
+        let holds = |history: &History| {
+            history.key.as_ref() == Some(key)
+                && history.outcome.is_none_or(|(outcome, _)| outcome == Outcome::Committed)
+        };
+        self.transactions.iter().find(|(_, history)| holds(history)).map(|(xid, _)| *xid)
+    }
+
+    fn admits(&self, session: Option<&SessionRef>) -> bool {
+        session.is_none_or(|session| self.epoch(&session.name) == Some(session.epoch))
+    }
+
+    pub fn epoch(&self, name: &SessionName) -> Option<u64> {
+        self.sessions.get(name).map(|instances| instances.len() as u64)
+    }
+
+    fn open_session(&mut self, name: &SessionName, instance: Instance) {
+        let instances = self.sessions.entry(name.clone()).or_default();
+        if !instances.contains(&instance) {
+            instances.push(instance);
+        }
+        let (epoch, index) = (instances.len() as u64, self.index);
+        for history in self.transactions.values_mut() {
+            let is_older = history.session.as_ref().is_some_and(|of| of.name == *name && of.epoch < epoch);
+            if is_older && !history.closed {
+                history.outcome.get_or_insert((Outcome::Aborted, index));
+            }
+        }
+    }
+
     /// The branch that decides, or an operator in its place, has decided.
     fn conclude(&mut self, xid: Xid, outcome: Outcome) {
         let index = self.index;
@@ -81,6 +117,7 @@ impl Oracle {
 
     fn command(&mut self, rules: &Rules, command: &Command) {
         let xid = match command {
+            Command::OpenSession { name, instance } => return self.open_session(name, *instance),
             Command::Found { .. } | Command::Settled { .. } | Command::Forget { .. } => return,
             Command::Begin { xid, .. }
             | Command::Enlist { xid, .. }
@@ -102,10 +139,12 @@ impl Oracle {
             }
         };
         match command {
-            Command::Found { .. } | Command::Settled { .. } | Command::Forget { .. } => {}
-            Command::Begin { .. } => {
-                if !skewed {
-                    self.transactions.entry(xid).or_default();
+            Command::Found { .. } | Command::Settled { .. } | Command::Forget { .. } | Command::OpenSession { .. } => {}
+            Command::Begin { key, session, .. } => {
+                let taken = key.as_ref().is_some_and(|key| self.holder(key).is_some_and(|holder| holder != xid));
+                if !known && !skewed && !taken && self.admits(session.as_ref()) {
+                    let history = self.transactions.entry(xid).or_default();
+                    (history.key, history.session) = (key.clone(), session.clone());
                 }
             }
             Command::Enlist { branches, .. } => {
@@ -117,7 +156,7 @@ impl Oracle {
                     self.transactions.insert(xid, history);
                 }
             }
-            Command::Prepare { branches, delegate, .. } => {
+            Command::Prepare { branches, delegate, session, .. } => {
                 let mut history = self.of(xid).cloned().unwrap_or_default();
                 if history.closed || history.outcome.is_some() {
                     return;
@@ -137,7 +176,12 @@ impl Oracle {
                 if delegate.is_some_and(|number| !history.registered.contains_key(&number)) {
                     return;
                 }
+                if !self.admits(session.as_ref()) {
+                    abort(self.transactions.entry(xid).or_default());
+                    return;
+                }
                 (history.closed, history.delegate) = (true, *delegate);
+                history.session = session.clone().or(history.session);
                 for listed in branches {
                     let vote = listed.vote.as_ref().map(|(vote, _)| *vote);
                     history.votes.entry(listed.branch.number).or_default().extend(vote);

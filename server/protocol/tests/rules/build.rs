@@ -1,9 +1,9 @@
 //! A ledger with a log of its own, and short words for what goes into it.
 
 use verdict_protocol::{
-    Answer, BranchId, Change, ClusterId, Command, Coordinator, Effect, Entry, Event, Ledger, ListedBranch, LogTime,
-    NewBranch, Outcome, Patience, ProposalId, Reason, ReasonCode, Recorded, Reply, Request, Rules, SettledItem,
-    Settlement, Token, Vote, Word, Xid,
+    Answer, BranchId, Change, ClusterId, Command, Coordinator, Effect, Entry, Event, Key, Ledger, ListedBranch,
+    LogTime, NewBranch, Outcome, Patience, ProposalId, Reason, ReasonCode, Recorded, Reply, Request, Rules,
+    SettledItem, Settlement, Token, Vote, Word, Xid,
 };
 
 pub(crate) const START_MS: u64 = 1_700_000_000_000;
@@ -19,6 +19,10 @@ pub(crate) const RULES: Rules = Rules {
     bucket_ms: 1_000,
     max_open: 1_000,
     max_branches: 4,
+    max_open_per_resource: 1_000,
+    key_retention_ms: 120_000,
+    max_keys: 1_000,
+    max_sessions: 100,
 };
 
 /// So many milliseconds after the start.
@@ -55,7 +59,7 @@ pub(crate) fn enlist(xid: Xid, numbers: &[u32]) -> Command {
 }
 
 pub(crate) fn prepare(xid: Xid, branches: Vec<ListedBranch>) -> Command {
-    Command::Prepare { xid, branches, vote_timeout_ms: 2_000, delegate: None }
+    Command::Prepare { xid, branches, vote_timeout_ms: 2_000, delegate: None, session: None }
 }
 
 pub(crate) fn vote(xid: Xid, number: u32, vote: Vote) -> Command {
@@ -64,6 +68,10 @@ pub(crate) fn vote(xid: Xid, number: u32, vote: Vote) -> Command {
 
 pub(crate) fn abort(xid: Xid) -> Command {
     Command::Abort { xid, reason: Reason::new(ReasonCode::Rollback, "the client gave up") }
+}
+
+pub(crate) fn key(text: &str) -> Key {
+    text.to_owned().try_into().unwrap()
 }
 
 pub(crate) fn word() -> Word {
@@ -159,7 +167,7 @@ impl Leader {
     }
 
     pub(crate) fn commit(&mut self, token: u64, xid: Xid, branches: Vec<ListedBranch>) -> Vec<Effect> {
-        self.asked(token, Request::Commit { xid, branches, vote_timeout_ms: 2_000, delegate: None })
+        self.asked(token, Request::Commit { xid, branches, vote_timeout_ms: 2_000, delegate: None, session: None })
     }
 
     pub(crate) fn voted(&mut self, xid: Xid, number: u32, vote: Vote) -> Vec<Effect> {

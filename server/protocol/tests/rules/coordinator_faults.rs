@@ -62,8 +62,10 @@ fn what_was_begun_and_never_committed_expires() {
 #[test]
 fn s60_m37_asking_and_telling_are_repeated_with_backoff() {
     let (mut leader, x) = (Leader::new(), xid(1));
-    let first =
-        leader.asked(7, Request::Commit { xid: x, branches: listed(&[1]), vote_timeout_ms: 9_000, delegate: None });
+    let first = leader.asked(
+        7,
+        Request::Commit { xid: x, branches: listed(&[1]), vote_timeout_ms: 9_000, delegate: None, session: None },
+    );
     leader.applies(&first);
     let mut last = 0;
     for attempt in 0..8 {

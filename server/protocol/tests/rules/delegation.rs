@@ -5,7 +5,7 @@ use verdict_protocol::{Change, Command, Conclusion, Effect, Event, Order, Outcom
 use crate::build::*;
 
 fn delegating(xid: Xid, listed: Vec<verdict_protocol::ListedBranch>, to: u32) -> Command {
-    Command::Prepare { xid, branches: listed, vote_timeout_ms: 2_000, delegate: Some(to) }
+    Command::Prepare { xid, branches: listed, vote_timeout_ms: 2_000, delegate: Some(to), session: None }
 }
 
 fn conclude(xid: Xid, number: u32, conclusion: Conclusion) -> Command {
@@ -77,6 +77,7 @@ fn the_delegate_is_asked_when_the_log_says_so_again_by_the_next_leader_and_fence
         branches: listed(&[1, 2]),
         vote_timeout_ms: 2_000,
         delegate: Some(2),
+        session: None,
     };
     let first = leader.asked(7, request);
     assert_eq!(first, [ask(x, 1, 2_000), propose(1, vec![delegating(x, listed(&[1, 2]), 2)])]);

@@ -10,11 +10,13 @@ mod codec;
 mod coordinator_commit;
 mod coordinator_faults;
 mod delegation;
+mod keys;
 mod lists;
 mod operators;
 #[path = "../oracle/mod.rs"]
 mod oracle;
 mod properties;
+mod sessions;
 mod snapshots;
 mod time;
 mod votes;

@@ -39,7 +39,7 @@ fn the_delegated_takes_force_both_ways() {
     for outcome in [Outcome::Committed, Outcome::Aborted] {
         let (mut log, x) = (Log::new(), xid(1));
         let branches = listed(&[1]);
-        log.ok(Command::Prepare { xid: x, branches, vote_timeout_ms: 1, delegate: Some(1) });
+        log.ok(Command::Prepare { xid: x, branches, vote_timeout_ms: 1, delegate: Some(1), session: None });
         is_refused_without_force(&mut log, |force| resolve(x, Resolution::Decide(outcome), force));
         assert_eq!(log.outcome(x), Some(outcome));
         let left = log.ledger.transaction(x).unwrap().unsettled().count();

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use proptest::prelude::*;
 use verdict_protocol::{
-    ClusterId, Command, Conclusion, Entry, Ledger, ListedBranch, NewBranch, Order, Outcome, Reason, ReasonCode,
-    Resolution, Rules, SettledItem, Settlement, State, Thawed, Vote, Xid,
+    ClusterId, Command, Conclusion, Entry, Instance, Ledger, ListedBranch, NewBranch, Order, Outcome, Reason,
+    ReasonCode, Resolution, Rules, SessionName, SessionRef, SettledItem, Settlement, State, Thawed, Vote, Xid,
 };
 
 use crate::{build::*, oracle::Oracle};
@@ -29,6 +29,14 @@ fn votes() -> impl Strategy<Value = Vote> {
     prop_oneof![6 => Just(Vote::Prepared), 2 => Just(Vote::ReadOnly), 1 => Just(Vote::Refused)]
 }
 
+fn session_name() -> SessionName {
+    "till".to_owned().try_into().unwrap()
+}
+
+fn sessions() -> impl Strategy<Value = Option<SessionRef>> {
+    prop::option::weighted(0.3, (1_u64..4).prop_map(|epoch| SessionRef { name: session_name(), epoch }))
+}
+
 pub(crate) fn commands() -> impl Strategy<Value = Command> {
     let brought = prop::option::weighted(0.5, votes());
     let listed = (branches(), prop::collection::vec(brought, 4)).prop_map(|(branches, votes)| {
@@ -38,17 +46,30 @@ pub(crate) fn commands() -> impl Strategy<Value = Command> {
     let settlement = prop_oneof![9 => Just(Settlement::Done), 1 => Just(Settlement::HeuristicMixed)];
     let item = (xids(), 1_u32..5, settlement)
         .prop_map(|(xid, number, settlement)| SettledItem { branch: branch(xid, number), settlement });
+    let keys = prop::option::weighted(0.5, (0_u8..2).prop_map(|n| key(&n.to_string())));
     let resolution = prop_oneof![
         prop_oneof![Just(Outcome::Committed), Just(Outcome::Aborted)].prop_map(Resolution::Decide),
         (1_u32..5, prop_oneof![Just(Settlement::Done), Just(Settlement::HeuristicHazard)])
             .prop_map(|(number, settlement)| Resolution::Settle { number, settlement }),
     ];
     prop_oneof![
-        1 => (xids(), 0_u64..20_000).prop_map(|(xid, timeout_ms)| Command::Begin { xid, timeout_ms }),
+        3 => (xids(), 0_u64..20_000, keys, sessions()).prop_map(|(xid, timeout_ms, key, session)| Command::Begin {
+            xid,
+            timeout_ms,
+            key,
+            session
+        }),
+        1 => (0_u8..3).prop_map(|n| Command::OpenSession { name: session_name(), instance: Instance([n; 16]) }),
         4 => (xids(), branches(), 0_u64..20_000)
             .prop_map(|(xid, branches, timeout_ms)| Command::Enlist { xid, branches, timeout_ms }),
-        4 => (xids(), listed, 0_u64..20_000, prop::option::weighted(0.3, 1_u32..5)).prop_map(
-            |(xid, branches, vote_timeout_ms, delegate)| Command::Prepare { xid, branches, vote_timeout_ms, delegate }
+        4 => (xids(), listed, 0_u64..20_000, prop::option::weighted(0.3, 1_u32..5), sessions()).prop_map(
+            |(xid, branches, vote_timeout_ms, delegate, session)| Command::Prepare {
+                xid,
+                branches,
+                vote_timeout_ms,
+                delegate,
+                session
+            }
         ),
         3 => (xids(), 1_u32..5, any::<bool>()).prop_map(|(xid, number, committed)| {
             let conclusion = if committed { Conclusion::Committed } else { Conclusion::Fenced(None) };
@@ -142,6 +163,11 @@ proptest! {
                 let xid = born(n * 2_500, n);
                 let before = register.get(&xid).copied().flatten();
                 register.insert(xid, check(&ledger, &oracle, xid, before)?);
+            }
+            for n in 0..2_u8 {
+                let key = key(&n.to_string());
+                let holder = ledger.key_holder(&key).map(|(xid, _)| xid);
+                prop_assert_eq!(holder, oracle.holder(&key), "I11: one attempt at a time has the key");
             }
             let recount = ledger.open().filter(|(_, open)| open.is_in_doubt()).count() as u64;
             prop_assert_eq!(ledger.in_doubt_count(), recount);

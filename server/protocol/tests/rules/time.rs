@@ -15,9 +15,15 @@ fn m28_log_time_never_runs_backwards() {
 #[test]
 fn timeouts_are_bounded_by_the_longest_life() {
     let mut log = Log::new();
-    let begin = Command::Begin { xid: xid(1), timeout_ms: u64::MAX };
+    let begin = Command::Begin { xid: xid(1), timeout_ms: u64::MAX, key: None, session: None };
     assert_eq!(log.changes(begin), [Change::Opened { xid: xid(1), expires_at: at(10_000) }]);
-    let forever = Command::Prepare { xid: xid(2), branches: listed(&[1]), vote_timeout_ms: u64::MAX, delegate: None };
+    let forever = Command::Prepare {
+        xid: xid(2),
+        branches: listed(&[1]),
+        vote_timeout_ms: u64::MAX,
+        delegate: None,
+        session: None,
+    };
     assert_eq!(log.changes(forever), [Change::Closed { xid: xid(2), deadline: at(10_000) }]);
 }
 
@@ -25,7 +31,7 @@ fn timeouts_are_bounded_by_the_longest_life() {
 fn m45_behind_the_horizon_nothing_begins_by_whatever_command() {
     let (mut log, x) = (Log::new(), xid(1));
     log.clock(20_001);
-    let begin = Command::Begin { xid: x, timeout_ms: 1 };
+    let begin = Command::Begin { xid: x, timeout_ms: 1, key: None, session: None };
     let presume = Command::PresumeAbort { xid: x };
     let commands =
         [begin, enlist(x, &[1]), prepare(x, voted(&[(1, PREPARED)])), vote(x, 1, PREPARED), abort(x), presume];

@@ -49,6 +49,7 @@ pub fn say_reply(reply: &Reply) -> String {
         Reply::Decided { outcome, .. } => outcome.value().to_string(),
         Reply::Done { .. } => "done".to_owned(),
         Reply::Order { branch, order } => format!("{} {order:?}", branch.number),
+        Reply::Session { epoch } => format!("session in epoch {epoch}"),
         Reply::Refused(refusal) => refusal.to_string(),
         Reply::Interrupted => "not known, ask again".to_owned(),
         Reply::NotLeader => "not the leader".to_owned(),

@@ -146,6 +146,7 @@ impl World {
                     branches: Self::listed(attempt),
                     vote_timeout_ms,
                     delegate: attempt.delegate,
+                    session: None,
                 };
                 self.request(node, COMMIT, request)
             }
@@ -429,7 +430,11 @@ impl World {
                         Order::Rollback(_) | Order::RollbackUnlisted => self.orders[index_of(branch)].rollback = true,
                         Order::Wait => {}
                     },
-                    Reply::Done { .. } | Reply::Refused(_) | Reply::Interrupted | Reply::NotLeader => {}
+                    Reply::Done { .. }
+                    | Reply::Session { .. }
+                    | Reply::Refused(_)
+                    | Reply::Interrupted
+                    | Reply::NotLeader => {}
                 }
             }
             Effect::WakeAt(at) => self.node(node).wake_at = Some(at),

@@ -325,6 +325,7 @@ fn say(command: &Command) -> String {
         Command::Conclude { branch, conclusion } => format!("Conclude {} {conclusion:?}", branch.number),
         Command::Resolve { resolution, .. } => format!("Resolve {resolution:?}"),
         Command::Forget { .. } => "Forget".to_owned(),
+        Command::OpenSession { .. } => "OpenSession".to_owned(),
         Command::Settled { items } => {
             format!("Settled {:?}", items.iter().map(|item| item.branch.number).collect::<Vec<_>>())
         }
