@@ -47,10 +47,10 @@ pub mod resource;
 pub mod wire;
 
 pub use client::{
-    Backoff, Branch, BranchStatus, CallError, Clock, ClusterStatus, Decision, ListQuery, NodeStatus, Options,
-    OptionsError, Order, Page, RefusalCode, SystemClock, Transaction, TransactionStatus, Verdict, endpoint,
+    Backoff, Begun, Branch, BranchStatus, CallError, Clock, ClusterStatus, Decision, ListQuery, NodeStatus, Options,
+    OptionsError, Order, Page, RefusalCode, Session, SystemClock, Transaction, TransactionStatus, Verdict, endpoint,
 };
 pub use verdict_protocol::{
     BranchId, BranchNumber, ClusterId, Conclusion, LogTime, Outcome, Reason, ReasonCode, Resolution, ResourceName,
-    Settlement, State, Vote, Word, Xid,
+    SessionRef, Settlement, State, Vote, Word, Xid,
 };

@@ -109,7 +109,9 @@ impl Engine {
     /// What brings a transaction to its end (votes, inquiries, rollbacks) has as much room again as new work has.
     pub(crate) async fn request(self: &Arc<Self>, request: Request) -> Option<Reply> {
         let most = match request {
-            Request::Begin { .. } | Request::Enlist { .. } | Request::Commit { .. } => self.most_waiting,
+            Request::Begin { .. } | Request::Enlist { .. } | Request::Commit { .. } | Request::OpenSession { .. } => {
+                self.most_waiting
+            }
             Request::Rollback { .. }
             | Request::Vote { .. }
             | Request::Inquire { .. }

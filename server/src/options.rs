@@ -119,7 +119,9 @@ impl Options {
         if self.max_calls == 0 {
             return wrong("limits.calls", "must be above 0".into());
         }
-        if self.rules.bucket_ms == 0 || self.rules.max_open == 0 || self.rules.max_branches == 0 {
+        let rules = &self.rules;
+        let limits = [rules.bucket_ms, rules.max_open, rules.max_branches, rules.max_open_per_resource];
+        if limits.contains(&0) {
             return wrong("limits", "open transactions, branches and the bucket width must be above 0".into());
         }
         Ok(())

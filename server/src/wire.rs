@@ -3,8 +3,9 @@
 use verdict_client::wire::{FromWire as _, ToWire as _, WireError};
 use verdict_proto::v1;
 use verdict_protocol::{
-    Branch, BranchId, Coordinator, Ledger, ListedBranch, LogTime, NewBranch, OpenTransaction, Order, Outcome, Reason,
-    Recorded, Resolution, ResourceName, Rules, Settlement, State, Vote, Word, Xid,
+    Branch, BranchId, Coordinator, Instance, Key, Ledger, ListedBranch, LogTime, NewBranch, OpenTransaction, Order,
+    Outcome, Reason, Recorded, Resolution, ResourceName, Rules, SessionName, SessionRef, Settlement, State, Vote, Word,
+    Xid,
 };
 
 /// What a request may not be; the text says which field, and what it may be.
@@ -59,9 +60,38 @@ pub(crate) fn listed_branches(
         .collect()
 }
 
+pub(crate) fn key(wire: String) -> Result<Option<Key>, Invalid> {
+    if wire.is_empty() { Ok(None) } else { Key::try_from(wire).map(Some).map_err(|error| format!("key: {error}")) }
+}
+
+pub(crate) fn session(wire: Option<v1::SessionRef>) -> Result<Option<SessionRef>, Invalid> {
+    let parse = |v1::SessionRef { name, epoch }| {
+        let name = SessionName::try_from(name).map_err(|error| format!("session: {error}"))?;
+        Ok(SessionRef { name, epoch })
+    };
+    wire.map(parse).transpose()
+}
+
+pub(crate) fn instance(wire: &[u8]) -> Result<Instance, Invalid> {
+    wire.try_into().map(Instance).map_err(|_| format!("instance: it is 16 random bytes, this has {}", wire.len()))
+}
+
 /// A transaction as the ledger has it, with what its leader knows besides.
 pub(crate) fn status(ledger: &Ledger, coordinator: &Coordinator, xid: Xid) -> v1::TransactionStatus {
-    let status = ledger.status(xid);
+    status_as(ledger, coordinator, xid, None)
+}
+
+/// The same, of a transaction whose outcome is known from elsewhere if it is kept no more.
+pub(crate) fn status_as(
+    ledger: &Ledger,
+    coordinator: &Coordinator,
+    xid: Xid,
+    known: Option<Recorded<Outcome>>,
+) -> v1::TransactionStatus {
+    let mut status = ledger.status(xid);
+    if let Some(known) = known.filter(|_| status.outcome.is_none()) {
+        (status.state, status.outcome) = (State::Ended, Some(known));
+    }
     let branches = status.transaction.into_iter().flat_map(|open| &open.branches);
     v1::TransactionStatus {
         xid: xid.to_wire(),

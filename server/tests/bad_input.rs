@@ -12,7 +12,7 @@ use tonic::{Code, Request, Response, Status, transport::Channel};
 use verdict_client::{ListQuery, LogTime, Outcome, wire::detail};
 use verdict_proto::v1::{
     self, Branch, BranchId, branches_client::BranchesClient, error_detail::Code as Detail,
-    operator_client::OperatorClient, transactions_client::TransactionsClient,
+    operator_client::OperatorClient, sessions_client::SessionsClient, transactions_client::TransactionsClient,
 };
 
 /// A call failed: with this code and detail, and with a text that has these words.
@@ -59,11 +59,12 @@ async fn check(cluster: &Cluster, channel: Channel) {
 
     for bad in ["", "short", "sixteen bytes of"] {
         let bad = Bytes::from(bad);
-        let begin = v1::BeginRequest { xid: bad.clone(), timeout_ms: 0 };
+        let begin = v1::BeginRequest { xid: bad.clone(), timeout_ms: 0, ..v1::BeginRequest::default() };
         fails(transactions.begin(begin).await, InvalidArgument, Detail::Invalid, "UUIDv7");
         let enlist = v1::EnlistRequest { xid: bad.clone(), branches: vec![branch(1, "seats")] };
         fails(transactions.enlist(enlist).await, InvalidArgument, Detail::Invalid, "UUIDv7");
-        let commit = v1::CommitRequest { xid: bad.clone(), branches: vec![], vote_timeout_ms: 0, delegate: None };
+        let commit =
+            v1::CommitRequest { xid: bad.clone(), branches: vec![], vote_timeout_ms: 0, delegate: None, session: None };
         fails(transactions.commit(commit).await, InvalidArgument, Detail::Invalid, "UUIDv7");
         let rollback = v1::RollbackRequest { xid: bad.clone(), reason: String::new() };
         fails(transactions.rollback(rollback).await, InvalidArgument, Detail::Invalid, "UUIDv7");
@@ -72,9 +73,26 @@ async fn check(cluster: &Cluster, channel: Channel) {
     let list = v1::ListRequest { after_xid: "short".into(), ..Default::default() };
     fails(transactions.list(list).await, InvalidArgument, Detail::Invalid, "after_xid");
 
-    let begin = v1::BeginRequest { xid: xid(), timeout_ms: u64::MAX };
+    let begin = v1::BeginRequest { xid: xid(), key: "k".repeat(129), ..v1::BeginRequest::default() };
+    fails(transactions.begin(begin).await, InvalidArgument, Detail::Invalid, "1 to 128 bytes");
+    let session = Some(v1::SessionRef { name: "a\nb".to_owned(), epoch: 1 });
+    let begin = v1::BeginRequest { xid: xid(), session, ..v1::BeginRequest::default() };
+    fails(transactions.begin(begin).await, InvalidArgument, Detail::Invalid, "session");
+    let mut sessions = SessionsClient::new(channel.clone());
+    let open = v1::OpenSessionRequest { name: "till".to_owned(), instance: "short".into() };
+    fails(sessions.open(open).await, InvalidArgument, Detail::Invalid, "16 random bytes");
+    let mut operator = OperatorClient::new(channel.clone());
+    let word = || Some(v1::Word { who: "ada".to_owned(), why: "a test".to_owned(), at_ms: 0 });
+    let nothing = v1::ResolveRequest { xid: xid(), word: word(), force: false, resolution: None };
+    fails(operator.resolve(nothing).await, InvalidArgument, Detail::Invalid, "resolution is missing");
+    let silent = v1::ForgetRequest { xid: xid(), word: None, force: false };
+    fails(operator.forget(silent).await, InvalidArgument, Detail::Invalid, "word.who is empty");
+    let unknown = v1::ForgetRequest { xid: xid(), word: word(), force: false };
+    fails(operator.forget(unknown).await, NotFound, Detail::UnknownTransaction, "no such transaction");
+    let begin = v1::BeginRequest { xid: xid(), timeout_ms: u64::MAX, ..v1::BeginRequest::default() };
     fails(transactions.begin(begin).await, InvalidArgument, Detail::Invalid, "retention.lifetime_ms");
-    let commit = v1::CommitRequest { xid: xid(), branches: vec![], vote_timeout_ms: u64::MAX, delegate: None };
+    let commit =
+        v1::CommitRequest { xid: xid(), branches: vec![], vote_timeout_ms: u64::MAX, delegate: None, session: None };
     fails(transactions.commit(commit).await, InvalidArgument, Detail::Invalid, "timeouts.max_vote_ms");
     let enlist = v1::EnlistRequest { xid: xid(), branches: vec![] };
     fails(transactions.enlist(enlist).await, InvalidArgument, Detail::Invalid, "at least one");
@@ -86,7 +104,13 @@ async fn check(cluster: &Cluster, channel: Channel) {
         (Branch { payload: vec![0; 4097].into(), ..branch(7, "seats") }, "4096"),
         (Branch { vote: 99, ..branch(7, "seats") }, "vote"),
     ] {
-        let commit = v1::CommitRequest { xid: xid(), branches: vec![bad.clone()], vote_timeout_ms: 0, delegate: None };
+        let commit = v1::CommitRequest {
+            xid: xid(),
+            branches: vec![bad.clone()],
+            vote_timeout_ms: 0,
+            delegate: None,
+            session: None,
+        };
         fails(transactions.commit(commit).await, InvalidArgument, Detail::Invalid, words);
         let enlist = v1::EnlistRequest { xid: xid(), branches: vec![bad] };
         fails(transactions.enlist(enlist).await, InvalidArgument, Detail::Invalid, words);
@@ -97,10 +121,16 @@ async fn check(cluster: &Cluster, channel: Channel) {
 
     // One number for two branches; another list than the one that was closed; enlisting behind it.
     let twice = vec![branch(1, "seats"), branch(1, "wallet")];
-    let commit = v1::CommitRequest { xid: xid(), branches: twice, vote_timeout_ms: 0, delegate: None };
+    let commit = v1::CommitRequest { xid: xid(), branches: twice, vote_timeout_ms: 0, delegate: None, session: None };
     fails(transactions.commit(commit).await, FailedPrecondition, Detail::Mismatch, "other branches");
     let decided = xid();
-    let commit = |branches| v1::CommitRequest { xid: decided.clone(), branches, vote_timeout_ms: 0, delegate: None };
+    let commit = |branches| v1::CommitRequest {
+        xid: decided.clone(),
+        branches,
+        vote_timeout_ms: 0,
+        delegate: None,
+        session: None,
+    };
     let status = transactions.commit(commit(vec![branch(1, "seats")])).await.unwrap().into_inner();
     assert_eq!(status.outcome(), v1::Outcome::Committed);
     fails(transactions.commit(commit(vec![branch(2, "seats")])).await, FailedPrecondition, Detail::Mismatch, "list");
@@ -110,9 +140,9 @@ async fn check(cluster: &Cluster, channel: Channel) {
     // Too old, and too far ahead.
     let now = u64::try_from(std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap();
     let born = |at| Bytes::copy_from_slice(verdict_client::Xid::new(LogTime::from_millis(at), 0, 1).as_bytes());
-    let old = v1::BeginRequest { xid: born(now - 30 * 24 * 3_600_000), timeout_ms: 0 };
+    let old = v1::BeginRequest { xid: born(now - 30 * 24 * 3_600_000), timeout_ms: 0, ..v1::BeginRequest::default() };
     fails(transactions.begin(old).await, OutOfRange, Detail::Expired, "older");
-    let ahead = v1::BeginRequest { xid: born(now + 3_600_000), timeout_ms: 0 };
+    let ahead = v1::BeginRequest { xid: born(now + 3_600_000), timeout_ms: 0, ..v1::BeginRequest::default() };
     fails(transactions.begin(ahead).await, FailedPrecondition, Detail::Skewed, "clock");
 
     let nobody = BranchId { xid: xid(), number: 1 };

@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 
 use verdict_protocol::{
-    BranchId, Command, Conclusion, Entry, ListedBranch, NewBranch, Outcome, Resolution, Rules, Vote, Xid,
+    BranchId, Command, Conclusion, Entry, Instance, Key, ListedBranch, NewBranch, Outcome, Resolution, Rules,
+    SessionName, SessionRef, Vote, Xid,
 };
 
 use crate::logs::Settled;
@@ -20,6 +21,8 @@ pub struct Case {
     pub registered: BTreeMap<u32, u64>,
     /// The list is closed.
     pub closed: bool,
+    pub key: Option<Key>,
+    pub session: Option<SessionRef>,
     /// The branch that decides once all others have promised.
     pub delegate: Option<u32>,
     /// They have: it decides, and nothing else does.
@@ -44,6 +47,8 @@ pub struct Sentence {
 pub struct Oracle {
     pub cases: BTreeMap<Xid, Case>,
     rules: Option<Rules>,
+    /// Who has opened each session, in order: the last works under it, and its place is its epoch.
+    sessions: BTreeMap<SessionName, Vec<Instance>>,
     at: u64,
     place: (u64, u64),
 }
@@ -88,9 +93,12 @@ impl Oracle {
         let place = self.place.0;
         match command {
             Command::Found { .. } | Command::Settled { .. } | Command::Forget { .. } => {}
-            Command::Begin { xid, timeout_ms } => {
-                if self.may_begin(*xid, &rules) {
-                    self.case(*xid).due = Some((place, *timeout_ms));
+            Command::Begin { xid, timeout_ms, key, session } => {
+                let taken = key.as_ref().is_some_and(|key| self.holds(key, *xid));
+                if self.may_begin(*xid, &rules) && !taken && self.admits(session.as_ref()) {
+                    let case = self.case(*xid);
+                    (case.due, case.key) = (Some((place, *timeout_ms)), key.clone());
+                    case.session.clone_from(session);
                 }
             }
             Command::Enlist { xid, branches, timeout_ms } => {
@@ -99,8 +107,9 @@ impl Oracle {
                     self.case(*xid).due.get_or_insert((place, *timeout_ms));
                 }
             }
-            Command::Prepare { xid, branches, vote_timeout_ms, delegate } => {
-                if self.prepare(*xid, branches, *delegate, &rules) {
+            Command::OpenSession { name, instance } => self.open_session(name, *instance),
+            Command::Prepare { xid, branches, vote_timeout_ms, delegate, session } => {
+                if self.prepare(*xid, branches, *delegate, session.as_ref(), &rules) {
                     self.case(*xid).due = Some((place, *vote_timeout_ms));
                 }
             }
@@ -168,7 +177,14 @@ impl Oracle {
     }
 
     /// Whether it closed the list.
-    fn prepare(&mut self, xid: Xid, listed: &[ListedBranch], delegate: Option<u32>, rules: &Rules) -> bool {
+    fn prepare(
+        &mut self,
+        xid: Xid,
+        listed: &[ListedBranch],
+        delegate: Option<u32>,
+        session: Option<&SessionRef>,
+        rules: &Rules,
+    ) -> bool {
         if !self.cases.contains_key(&xid) && !self.is_expired(xid) && self.is_skewed(xid, rules) {
             self.decide(xid, Outcome::Aborted);
             return false;
@@ -184,8 +200,15 @@ impl Oracle {
         if delegate.is_some_and(|number| !is_listed(number)) {
             return false;
         }
+        if !self.admits(session) {
+            self.decide(xid, Outcome::Aborted);
+            return false;
+        }
         self.register(xid, branches());
         let case = self.case(xid);
+        if session.is_some() {
+            case.session = session.cloned();
+        }
         (case.closed, case.delegate) = (true, delegate);
         for ListedBranch { branch, vote } in listed {
             if let Some((vote, _)) = vote {
@@ -215,6 +238,33 @@ impl Oracle {
             self.case(xid).delegated = true;
         } else if case.closed && complete {
             self.decide(xid, Outcome::Committed);
+        }
+    }
+
+    /// Whether another transaction than `xid` works under the key or has committed.
+    fn holds(&self, key: &Key, xid: Xid) -> bool {
+        let holds = |case: &Case| {
+            case.key.as_ref() == Some(key) && case.outcome.is_none_or(|sentence| sentence.outcome == Outcome::Committed)
+        };
+        self.cases.iter().any(|(other, case)| *other != xid && holds(case))
+    }
+
+    fn admits(&self, session: Option<&SessionRef>) -> bool {
+        let epoch = |name| self.sessions.get(name).map_or(0, |instances| instances.len() as u64);
+        session.is_none_or(|session| epoch(&session.name) == session.epoch)
+    }
+
+    fn open_session(&mut self, name: &SessionName, instance: Instance) {
+        let instances = self.sessions.entry(name.clone()).or_default();
+        if !instances.contains(&instance) {
+            instances.push(instance);
+        }
+        let epoch = instances.len() as u64;
+        let is_older = |case: &Case| case.session.as_ref().is_some_and(|of| of.name == *name && of.epoch < epoch);
+        let left: Vec<Xid> =
+            self.cases.iter().filter(|(_, case)| is_older(case) && !case.closed).map(|(xid, _)| *xid).collect();
+        for xid in left {
+            self.decide(xid, Outcome::Aborted);
         }
     }
 

@@ -63,6 +63,8 @@ pub enum RefusalCode {
     Undecided,
     /// It can break atomicity: say that you force it.
     NeedsForce,
+    /// Another instance has opened the session since, or it was never opened: stop working under it.
+    Fenced,
 }
 
 impl fmt::Display for RefusalCode {
@@ -79,6 +81,7 @@ impl fmt::Display for RefusalCode {
             Self::UnknownResource => "UNKNOWN_RESOURCE",
             Self::Undecided => "UNDECIDED",
             Self::NeedsForce => "NEEDS_FORCE",
+            Self::Fenced => "FENCED",
         })
     }
 }
@@ -120,6 +123,7 @@ pub(super) fn judge(status: &Status) -> Judgement {
         Detail::UnknownResource => Judgement::Refused(RefusalCode::UnknownResource),
         Detail::Undecided => Judgement::Refused(RefusalCode::Undecided),
         Detail::NeedsForce => Judgement::Refused(RefusalCode::NeedsForce),
+        Detail::Fenced => Judgement::Refused(RefusalCode::Fenced),
         Detail::Overloaded => Judgement::Overloaded { retry_after },
         Detail::NotLeader => Judgement::NotLeader { leader, retry_after },
         Detail::Interrupted | Detail::Storage => Judgement::Unanswered { leader, retry_after },

@@ -3,13 +3,14 @@
 use std::{sync::Arc, time::Duration};
 
 use verdict_proto::v1::{
-    self, branches_client::BranchesClient, operator_client::OperatorClient, transactions_client::TransactionsClient,
+    self, branches_client::BranchesClient, operator_client::OperatorClient, sessions_client::SessionsClient,
+    transactions_client::TransactionsClient,
 };
-use verdict_protocol::{BranchId, BranchNumber, Resolution, State, Word, Xid};
+use verdict_protocol::{BranchId, IdError, Key, Resolution, SessionName, SessionRef, State, Word, Xid};
 
 use super::{
-    CallError, Clock, ClusterStatus, Decision, ListQuery, Options, OptionsError, Order, Page, RefusalCode, Transaction,
-    TransactionStatus,
+    Begun, CallError, Clock, ClusterStatus, Decision, ListQuery, Options, OptionsError, Order, Page, RefusalCode,
+    Session, Transaction, TransactionStatus,
     call::{Caller, NoAnswer},
 };
 use crate::{
@@ -70,17 +71,76 @@ impl Verdict {
     /// # Errors
     /// [`CallError`].
     pub async fn begin(&self, timeout: Duration) -> Result<Transaction, CallError> {
-        let transaction = self.transaction();
-        let request = v1::BeginRequest { xid: transaction.xid().to_wire(), timeout_ms: millis(timeout) };
-        self.caller
+        match self.begin_as(self.transaction(), timeout, None, None).await? {
+            Begun::Ours(transaction) => Ok(transaction),
+            Begun::Taken(_) => unreachable!("without a key nobody else can have it"),
+        }
+    }
+
+    /// Begins once for this idempotency key: only one attempt at a time has the right to work under it, and none once one
+    /// has committed. After an attempt was aborted the key is free. A key is 1 to 128 bytes of text, and is kept for
+    /// `retention.keys_ms` after the commit.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn begin_once(&self, key: impl Into<String>, timeout: Duration) -> Result<Begun, CallError> {
+        self.begin_as(self.transaction(), timeout, Some(key_of(key.into())?), None).await
+    }
+
+    pub(super) async fn begin_as(
+        &self,
+        transaction: Transaction,
+        timeout: Duration,
+        key: Option<Key>,
+        session: Option<&SessionRef>,
+    ) -> Result<Begun, CallError> {
+        let request = v1::BeginRequest {
+            xid: transaction.xid().to_wire(),
+            timeout_ms: millis(timeout),
+            key: key.map(String::from).unwrap_or_default(),
+            session: session.cloned().map(ToWire::to_wire),
+        };
+        let own = transaction.xid();
+        let read = |reply: v1::TransactionStatus| {
+            let status = TransactionStatus::from_wire(reply.clone())?;
+            if status.xid != own {
+                return Ok(Some(status));
+            }
+            acknowledged(&reply).map(|()| None)
+        };
+        let taken = self
+            .caller
             .call(
                 self.deadline,
                 request,
                 |channel, request| async move { TransactionsClient::new(channel).begin(request).await },
-                |reply| acknowledged(&reply),
+                read,
             )
             .await?;
-        Ok(transaction)
+        Ok(taken.map_or(Begun::Ours(transaction), Begun::Taken))
+    }
+
+    /// Opens a session for this instance: whoever worked under it before is fenced. What he had not asked to commit is
+    /// aborted; this waits, within the deadline, until what he had is decided. A retry is the same instance; another handle
+    /// is another one.
+    ///
+    /// # Errors
+    /// [`CallError`]; [`RefusalCode::Fenced`] if yet another instance has opened it meanwhile.
+    pub async fn open_session(&self, name: impl Into<String>) -> Result<Session, CallError> {
+        let invalid = |error: IdError| CallError::Refused { code: RefusalCode::Invalid, text: error.to_string() };
+        let name = SessionName::try_from(name.into()).map_err(invalid)?;
+        let instance: Vec<u8> = [self.caller.random(), self.caller.random()].map(u64::to_be_bytes).concat();
+        let request = v1::OpenSessionRequest { name: name.to_string(), instance: instance.into() };
+        let epoch = self
+            .caller
+            .call(
+                self.deadline,
+                request,
+                |channel, request| async move { SessionsClient::new(channel).open(request).await },
+                |reply| Ok(reply.epoch),
+            )
+            .await?;
+        Ok(Session::new(self.clone(), SessionRef { name, epoch }))
     }
 
     pub(super) async fn enlist(&self, xid: Xid, branches: Vec<v1::Branch>) -> Result<(), CallError> {
@@ -98,12 +158,9 @@ impl Verdict {
     pub(super) async fn commit(
         &self,
         xid: Xid,
-        branches: Vec<v1::Branch>,
+        request: v1::CommitRequest,
         vote_timeout: Duration,
-        delegate: Option<BranchNumber>,
     ) -> Result<Decision, CallError> {
-        let vote_timeout_ms = millis(vote_timeout);
-        let request = v1::CommitRequest { xid: xid.to_wire(), branches, vote_timeout_ms, delegate };
         self.caller
             .call(
                 self.deadline.saturating_add(vote_timeout),
@@ -279,6 +336,11 @@ impl Verdict {
     pub(crate) fn jitter(&self, duration: Duration) -> Duration {
         self.caller.jitter(duration)
     }
+}
+
+pub(super) fn key_of(text: String) -> Result<Key, CallError> {
+    let invalid = |error: IdError| CallError::Refused { code: RefusalCode::Invalid, text: error.to_string() };
+    Key::try_from(text).map_err(invalid)
 }
 
 /// Begin and Enlist: any state is an acknowledgement, except that there will be no transaction.

@@ -9,6 +9,7 @@ mod error;
 mod handle;
 mod options;
 mod routes;
+mod session;
 mod status;
 mod transaction;
 
@@ -17,6 +18,9 @@ pub use self::{
     handle::Verdict,
     options::{Backoff, Clock, Options, OptionsError, SystemClock},
     routes::endpoint,
-    status::{Branch, BranchStatus, ClusterStatus, Decision, ListQuery, NodeStatus, Order, Page, TransactionStatus},
+    session::Session,
+    status::{
+        Begun, Branch, BranchStatus, ClusterStatus, Decision, ListQuery, NodeStatus, Order, Page, TransactionStatus,
+    },
     transaction::Transaction,
 };

@@ -7,6 +7,7 @@ use verdict_protocol::{
     BranchNumber, ClusterId, LogTime, Outcome, Reason, ResourceName, Settlement, State, Vote, Word, Xid,
 };
 
+use super::Transaction;
 use crate::participant::{Stamp, Voted};
 
 /// A branch as a client lists it.
@@ -29,6 +30,15 @@ pub struct Decision {
     pub reason: Option<Reason>,
     /// Where in the replicated log the outcome stands.
     pub log_index: u64,
+}
+
+/// What came of beginning under an idempotency key.
+#[derive(Debug)]
+pub enum Begun {
+    /// The right to work is this attempt's.
+    Ours(Transaction),
+    /// Another attempt works under the key, or has committed: this is its status.
+    Taken(TransactionStatus),
 }
 
 /// All that is known of a transaction.

@@ -3,10 +3,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
-use verdict_protocol::{BranchId, BranchNumber, ResourceName, Xid};
+use verdict_proto::v1;
+use verdict_protocol::{BranchId, BranchNumber, ResourceName, SessionRef, Xid};
 
 use super::{Branch, CallError, Decision, RefusalCode, Verdict};
-use crate::wire::ToWire;
+use crate::wire::{ToWire, millis};
 
 /// A transaction in its client's hands: branches are added, then it is committed or rolled back.
 ///
@@ -19,6 +20,7 @@ pub struct Transaction {
     branches: BTreeMap<BranchNumber, Branch>,
     vote_timeout: Duration,
     delegate: Option<BranchNumber>,
+    session: Option<SessionRef>,
 }
 
 impl Transaction {
@@ -26,7 +28,11 @@ impl Transaction {
     pub const MAX_PAYLOAD: usize = 4096;
 
     pub(super) fn new(verdict: Verdict, xid: Xid) -> Self {
-        Self { verdict, xid, branches: BTreeMap::new(), vote_timeout: Duration::ZERO, delegate: None }
+        Self { verdict, xid, branches: BTreeMap::new(), vote_timeout: Duration::ZERO, delegate: None, session: None }
+    }
+
+    pub(super) fn under(self, session: SessionRef) -> Self {
+        Self { session: Some(session), ..self }
     }
 
     #[must_use]
@@ -117,7 +123,14 @@ impl Transaction {
     /// open what an earlier one came to.
     pub async fn commit(&self) -> Result<Decision, CallError> {
         let branches = self.branches.values().cloned().map(ToWire::to_wire).collect();
-        self.verdict.commit(self.xid, branches, self.vote_timeout, self.delegate).await
+        let request = v1::CommitRequest {
+            xid: self.xid.to_wire(),
+            branches,
+            vote_timeout_ms: millis(self.vote_timeout),
+            delegate: self.delegate,
+            session: self.session.clone().map(ToWire::to_wire),
+        };
+        self.verdict.commit(self.xid, request, self.vote_timeout).await
     }
 
     /// Gives up. The answer is the recorded outcome, which may be COMMITTED if commit was asked for before: obey it.

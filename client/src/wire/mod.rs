@@ -13,7 +13,7 @@ use tonic::{Code, Status};
 use verdict_proto::v1;
 use verdict_protocol::{
     BranchId, ClusterId, IdError, ListedBranch, LogTime, NewBranch, Outcome, Reason, ReasonCode, ResourceName,
-    Settlement, State, Vote, Word, Xid,
+    SessionRef, Settlement, State, Vote, Word, Xid,
 };
 
 use crate::{
@@ -178,6 +178,7 @@ impl FromWire<v1::Reason> for Reason {
             "LIMIT" => Some(ReasonCode::Limit),
             "PRESUMED" => Some(ReasonCode::Presumed),
             "OPERATOR" => Some(ReasonCode::Operator),
+            "FENCED" => Some(ReasonCode::Fenced),
             _ => None,
         };
         let text = if known.is_some() { text } else { format!("{code}: {text}") };
@@ -279,6 +280,14 @@ impl FromWire<v1::BranchStatus> for BranchStatus {
             settlement: Option::from_wire(wire.settlement)?,
             last_error: wire.last_error,
         })
+    }
+}
+
+impl ToWire for SessionRef {
+    type Wire = v1::SessionRef;
+
+    fn to_wire(self) -> v1::SessionRef {
+        v1::SessionRef { name: self.name.into(), epoch: self.epoch }
     }
 }
 

@@ -62,9 +62,11 @@ impl Front {
                 Ok(wire::order(order, ASK_AGAIN_MS, self.engine.stamp().map(|stamp| stamp.to_wire())))
             }
             Reply::Refused(refusal) => Err(Failure::Refused(refusal)),
-            Reply::Decided { .. } | Reply::Done { .. } | Reply::Interrupted | Reply::NotLeader => {
-                Err(Failure::Interrupted)
-            }
+            Reply::Decided { .. }
+            | Reply::Done { .. }
+            | Reply::Session { .. }
+            | Reply::Interrupted
+            | Reply::NotLeader => Err(Failure::Interrupted),
         }
     }
 }

@@ -101,6 +101,9 @@ fn refused(refusal: &Refusal) -> (Code, Detail, u64) {
         Refusal::UnknownTransaction => (Code::NotFound, Detail::UnknownTransaction, 0),
         Refusal::UnknownBranch => (Code::NotFound, Detail::UnknownBranch, 0),
         Refusal::NotFounded => (Code::Unavailable, Detail::NotLeader, ELECTION_MS),
+        Refusal::Fenced => (Code::FailedPrecondition, Detail::Fenced, 0),
+        // Answered with its holder's status before it comes here.
+        Refusal::KeyTaken { .. } => (Code::AlreadyExists, Detail::Invalid, 0),
         Refusal::NotDelegated => (Code::FailedPrecondition, Detail::Invalid, 0),
         Refusal::Undecided | Refusal::NotPromised => (Code::FailedPrecondition, Detail::Undecided, 0),
         Refusal::NeedsForce { .. } => (Code::FailedPrecondition, Detail::NeedsForce, 0),

@@ -12,13 +12,17 @@ mod failure;
 mod operator;
 mod peer;
 mod route;
+mod sessions;
 mod transactions;
 
 use std::sync::Arc;
 
 use verdict_proto::{
     peer::v1::peer_server::Peer,
-    v1::{branches_server::Branches, operator_server::Operator, transactions_server::Transactions},
+    v1::{
+        branches_server::Branches, operator_server::Operator, sessions_server::Sessions,
+        transactions_server::Transactions,
+    },
 };
 
 pub(crate) use route::Front;
@@ -30,13 +34,15 @@ pub(crate) use route::Front;
 /// use verdict_proto::{
 ///     peer::v1::peer_server::PeerServer,
 ///     v1::{
-///         branches_server::BranchesServer, operator_server::OperatorServer, transactions_server::TransactionsServer,
+///         branches_server::BranchesServer, operator_server::OperatorServer, sessions_server::SessionsServer,
+///         transactions_server::TransactionsServer,
 ///     },
 /// };
 ///
 /// let services = node.services();
 /// tonic::transport::Server::builder()
 ///     .add_service(TransactionsServer::new(services.transactions()))
+///     .add_service(SessionsServer::new(services.sessions()))
 ///     .add_service(BranchesServer::new(services.branches()))
 ///     .add_service(OperatorServer::new(services.operator()))
 ///     .add_service(PeerServer::new(services.peer()).max_decoding_message_size(verdict_server::MAX_MESSAGE))
@@ -56,6 +62,12 @@ impl Services {
     #[must_use]
     pub fn transactions(&self) -> impl Transactions + use<> {
         transactions::Service(Arc::clone(&self.0))
+    }
+
+    /// One instance of a client at a time.
+    #[must_use]
+    pub fn sessions(&self) -> impl Sessions + use<> {
+        sessions::Service(Arc::clone(&self.0))
     }
 
     /// What branches say of themselves.

@@ -9,7 +9,7 @@ use verdict_proto::{
     peer::v1::{ForwardReply, Frame, Message, frame::Body, peer_server::Peer},
     v1::{
         BeginRequest, CommitRequest, EnlistRequest, ForgetRequest, GetRequest, InquireRequest, ListRequest,
-        ResolveRequest, RollbackRequest, TransferLeaderRequest, VoteRequest,
+        OpenSessionRequest, ResolveRequest, RollbackRequest, TransferLeaderRequest, VoteRequest,
     },
 };
 use verdict_raft_log::{MessageKind, NodeId};
@@ -72,6 +72,7 @@ impl Peer for Service {
             ListRequest::KIND => front.forwarded::<ListRequest>(body).await,
             VoteRequest::KIND => front.forwarded::<VoteRequest>(body).await,
             InquireRequest::KIND => front.forwarded::<InquireRequest>(body).await,
+            OpenSessionRequest::KIND => front.forwarded::<OpenSessionRequest>(body).await,
             ResolveRequest::KIND => front.forwarded::<ResolveRequest>(body).await,
             ForgetRequest::KIND => front.forwarded::<ForgetRequest>(body).await,
             TransferLeaderRequest::KIND => front.forwarded::<TransferLeaderRequest>(body).await,

@@ -149,7 +149,9 @@ impl Front {
             Reply::Refused(refusal) => Err(Failure::Refused(refusal)),
             Reply::Interrupted => Err(self.stopped().unwrap_or(Failure::Interrupted)),
             Reply::NotLeader => Err(self.no_leader()),
-            reply @ (Reply::Decided { .. } | Reply::Done { .. } | Reply::Order { .. }) => Ok(reply),
+            reply @ (Reply::Decided { .. } | Reply::Done { .. } | Reply::Order { .. } | Reply::Session { .. }) => {
+                Ok(reply)
+            }
         }
     }
 

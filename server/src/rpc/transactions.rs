@@ -7,7 +7,7 @@ use verdict_proto::v1::{
     BeginRequest, CommitRequest, EnlistRequest, GetRequest, ListRequest, ListResponse, RollbackRequest,
     TransactionStatus, transactions_server::Transactions,
 };
-use verdict_protocol::{self as protocol, Reason, ReasonCode, Reply, Xid};
+use verdict_protocol::{self as protocol, Key, Reason, ReasonCode, Refusal, Reply, Xid};
 
 use super::{
     failure::Failure,
@@ -57,7 +57,13 @@ impl Call for BeginRequest {
     async fn serve(self, front: &Front) -> Result<TransactionStatus, Failure> {
         let xid = wire::xid(&self.xid).map_err(Failure::Invalid)?;
         let timeout_ms = front.timeout_ms(self.timeout_ms)?;
-        front.change(xid, protocol::Request::Begin { xid, timeout_ms }).await
+        let key = wire::key(self.key).map_err(Failure::Invalid)?;
+        let session = wire::session(self.session).map_err(Failure::Invalid)?;
+        let begin = protocol::Request::Begin { xid, timeout_ms, key: key.clone(), session };
+        match front.change(xid, begin).await {
+            Err(Failure::Refused(Refusal::KeyTaken { holder })) => Ok(front.status_under(key.as_ref(), holder)),
+            answered => answered,
+        }
     }
 }
 
@@ -84,6 +90,7 @@ impl Call for CommitRequest {
         let xid = wire::xid(&self.xid).map_err(Failure::Invalid)?;
         let branches =
             wire::listed_branches(self.branches, |name| front.engine.knows(name)).map_err(Failure::Invalid)?;
+        let session = wire::session(self.session).map_err(Failure::Invalid)?;
         let (default, most) = (millis(front.options.vote_timeout), millis(front.options.max_vote_timeout));
         let vote_timeout_ms = if self.vote_timeout_ms == 0 { default } else { self.vote_timeout_ms };
         if vote_timeout_ms > most {
@@ -91,7 +98,9 @@ impl Call for CommitRequest {
                 "vote_timeout_ms: {vote_timeout_ms} is above the {most} allowed: see timeouts.max_vote_ms"
             )));
         }
-        front.change(xid, protocol::Request::Commit { xid, branches, vote_timeout_ms, delegate: self.delegate }).await
+        front
+            .change(xid, protocol::Request::Commit { xid, branches, vote_timeout_ms, delegate: self.delegate, session })
+            .await
     }
 }
 
@@ -148,7 +157,9 @@ impl Front {
     /// Changes something and answers the transaction's status after it.
     pub(super) async fn change(&self, xid: Xid, request: protocol::Request) -> Result<TransactionStatus, Failure> {
         match self.request(request).await? {
-            Reply::Decided { .. } | Reply::Done { .. } | Reply::Order { .. } => Ok(self.status(xid)),
+            Reply::Decided { .. } | Reply::Done { .. } | Reply::Order { .. } | Reply::Session { .. } => {
+                Ok(self.status(xid))
+            }
             Reply::Refused(refusal) => Err(Failure::Refused(refusal)),
             Reply::Interrupted | Reply::NotLeader => Err(Failure::Interrupted),
         }
@@ -156,6 +167,14 @@ impl Front {
 
     fn status(&self, xid: Xid) -> TransactionStatus {
         self.engine.read(|ledger, coordinator| wire::status(ledger, coordinator, xid))
+    }
+
+    /// The status of the transaction that has the key. Its outcome may be forgotten: then the key knows that it committed.
+    fn status_under(&self, key: Option<&Key>, holder: Xid) -> TransactionStatus {
+        self.engine.read(|ledger, coordinator| {
+            let committed = key.and_then(|key| ledger.key_holder(key)).and_then(|(_, outcome)| outcome);
+            wire::status_as(ledger, coordinator, holder, committed)
+        })
     }
 
     fn timeout_ms(&self, asked: u64) -> Result<u64, Failure> {

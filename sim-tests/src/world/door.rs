@@ -17,9 +17,10 @@ use verdict_proto::{
     peer::v1::{ForwardReply, Frame, Message, forward_reply, peer_server::Peer},
     v1::{
         BeginRequest, BranchOrder, ClusterStatusRequest, ClusterStatusResponse, CommitRequest, EnlistRequest,
-        ForgetRequest, GetRequest, InquireRequest, ListRequest, ListResponse, ResolveRequest, RollbackRequest,
-        TransactionStatus, TransferLeaderRequest, TransferLeaderResponse, VoteRequest, branches_server::Branches,
-        operator_server::Operator, transactions_server::Transactions,
+        ForgetRequest, GetRequest, InquireRequest, ListRequest, ListResponse, OpenSessionRequest, OpenSessionResponse,
+        ResolveRequest, RollbackRequest, TransactionStatus, TransferLeaderRequest, TransferLeaderResponse, VoteRequest,
+        branches_server::Branches, operator_server::Operator, sessions_server::Sessions,
+        transactions_server::Transactions,
     },
 };
 
@@ -169,6 +170,13 @@ impl<S: Transactions> Transactions for Door<S> {
 
     async fn list(&self, request: Request<ListRequest>) -> Result<Response<ListResponse>, Status> {
         self.carry(request, |inner, request| async move { inner.list(request).await }).await
+    }
+}
+
+#[tonic::async_trait]
+impl<S: Sessions> Sessions for Door<S> {
+    async fn open(&self, request: Request<OpenSessionRequest>) -> Result<Response<OpenSessionResponse>, Status> {
+        self.carry(request, |inner, request| async move { inner.open(request).await }).await
     }
 }
 

@@ -17,7 +17,7 @@ use verdict_proto::{
     peer::v1::peer_server::PeerServer,
     v1::{
         branches_server::BranchesServer, operator_server::OperatorServer, participant_server::ParticipantServer,
-        transactions_server::TransactionsServer,
+        sessions_server::SessionsServer, transactions_server::TransactionsServer,
     },
 };
 use verdict_raft_log::{NodeId, files::Spawn};
@@ -99,6 +99,7 @@ pub(super) async fn node(shared: Arc<Shared>, node: u64) {
 async fn serve(services: Services, way: Way) {
     let served = Server::builder()
         .add_service(TransactionsServer::new(Door::new(services.transactions(), &way)))
+        .add_service(SessionsServer::new(Door::new(services.sessions(), &way)))
         .add_service(BranchesServer::new(Door::new(services.branches(), &way)))
         .add_service(OperatorServer::new(Door::new(services.operator(), &way)))
         .add_service(PeerServer::new(Door::new(services.peer(), &way)))

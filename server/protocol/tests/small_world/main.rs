@@ -24,13 +24,13 @@ use explore::{Seen, Walk, explore};
 use participant::Temper::{self, MayRefuse, Reader, Willing};
 use world::{Attempt, Left, OldLeader, Scenario};
 
-const ALL: Attempt = Attempt { list: &[1, 2, 3], brought: &[], delegate: None, session: None };
-const TWO: Attempt = Attempt { list: &[1, 2], brought: &[], delegate: None, session: None };
-const ONE: Attempt = Attempt { list: &[1], brought: &[], delegate: None, session: None };
-const ONE_THREE: Attempt = Attempt { list: &[1, 3], brought: &[], delegate: None, session: None };
-const LAST: Attempt = Attempt { list: &[3], brought: &[], delegate: None, session: None };
-const NONE: Attempt = Attempt { list: &[], brought: &[], delegate: None, session: None };
-const BROUGHT: Attempt = Attempt { list: &[1, 2, 3], brought: &[1, 2, 3], delegate: None, session: None };
+const ALL: Attempt = Attempt { list: &[1, 2, 3], brought: &[], delegate: None };
+const TWO: Attempt = Attempt { list: &[1, 2], brought: &[], delegate: None };
+const ONE: Attempt = Attempt { list: &[1], brought: &[], delegate: None };
+const ONE_THREE: Attempt = Attempt { list: &[1, 3], brought: &[], delegate: None };
+const LAST: Attempt = Attempt { list: &[3], brought: &[], delegate: None };
+const NONE: Attempt = Attempt { list: &[], brought: &[], delegate: None };
+const BROUGHT: Attempt = Attempt { list: &[1, 2, 3], brought: &[1, 2, 3], delegate: None };
 /// The last branch cannot prepare: it decides once the others have promised.
 const LAST_RESOURCE: Attempt = Attempt { list: &[1, 3], brought: &[], delegate: Some(3) };
 const LAST_RESOURCE_BROUGHT: Attempt = Attempt { list: &[1, 3], brought: &[1], delegate: Some(3) };

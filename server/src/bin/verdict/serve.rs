@@ -9,7 +9,10 @@ use tonic_health::{ServingStatus, server::HealthReporter};
 use tonic_reflection::server::Builder as Reflection;
 use verdict_proto::{
     peer::v1::peer_server::PeerServer,
-    v1::{branches_server::BranchesServer, operator_server::OperatorServer, transactions_server::TransactionsServer},
+    v1::{
+        branches_server::BranchesServer, operator_server::OperatorServer, sessions_server::SessionsServer,
+        transactions_server::TransactionsServer,
+    },
 };
 use verdict_raft_log::Status;
 use verdict_server::{MAX_MESSAGE, Node, Seams, StartError};
@@ -97,6 +100,7 @@ impl Serve {
             .add_service(reflection().build_v1()?)
             .add_service(reflection().build_v1alpha()?)
             .add_service(calls.count(TransactionsServer::new(services.transactions())))
+            .add_service(calls.count(SessionsServer::new(services.sessions())))
             .add_service(calls.count(BranchesServer::new(services.branches())))
             .add_service(calls.count(OperatorServer::new(services.operator())))
             .add_service(PeerServer::new(services.peer()).max_decoding_message_size(MAX_MESSAGE));

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use verdict_protocol::{ResourceName, Rules};
+use verdict_protocol::ResourceName;
 use verdict_raft_log::NodeId;
 use verdict_server::Options;
 
@@ -59,7 +59,7 @@ struct Raw {
     numbers: BTreeMap<&'static str, u64>,
 }
 
-const NUMBERS: [&str; 16] = [
+const NUMBERS: [&str; 20] = [
     "timeouts.vote_ms",
     "timeouts.max_vote_ms",
     "timeouts.transaction_ms",
@@ -68,6 +68,9 @@ const NUMBERS: [&str; 16] = [
     "limits.calls",
     "limits.open",
     "limits.branches",
+    "limits.branches_per_resource",
+    "limits.keys",
+    "limits.sessions",
     "log.heartbeat_ms",
     "log.election_min_ms",
     "log.election_max_ms",
@@ -76,6 +79,7 @@ const NUMBERS: [&str; 16] = [
     "retention.outcomes_ms",
     "retention.lifetime_ms",
     "retention.skew_ms",
+    "retention.keys_ms",
 ];
 
 impl Raw {
@@ -154,8 +158,7 @@ impl Raw {
 }
 
 fn set(numbers: &BTreeMap<&'static str, u64>, options: &mut Options) {
-    let Rules { retention_ms, max_lifetime_ms, max_skew_ms, max_open, max_branches, .. } = &mut options.rules;
-    let log = &mut options.log;
+    let (rules, log) = (&mut options.rules, &mut options.log);
     for (key, number) in numbers {
         let number = *number;
         let time = Duration::from_millis(number);
@@ -166,16 +169,20 @@ fn set(numbers: &BTreeMap<&'static str, u64>, options: &mut Options) {
             "timeouts.grace_ms" => options.grace = time,
             "timeouts.least_vote_ms" => options.least_vote_timeout = time,
             "limits.calls" => options.max_calls = usize::try_from(number).unwrap_or(usize::MAX),
-            "limits.open" => *max_open = number,
-            "limits.branches" => *max_branches = number,
+            "limits.open" => rules.max_open = number,
+            "limits.branches" => rules.max_branches = number,
+            "limits.branches_per_resource" => rules.max_open_per_resource = number,
+            "limits.keys" => rules.max_keys = number,
+            "limits.sessions" => rules.max_sessions = number,
             "log.heartbeat_ms" => log.heartbeat = time,
             "log.election_min_ms" => log.election_min = time,
             "log.election_max_ms" => log.election_max = time,
             "log.snapshot_every" => log.snapshot_every = number,
             "log.keep_entries" => log.keep_entries = number,
-            "retention.outcomes_ms" => *retention_ms = number,
-            "retention.lifetime_ms" => *max_lifetime_ms = number,
-            "retention.skew_ms" => *max_skew_ms = number,
+            "retention.outcomes_ms" => rules.retention_ms = number,
+            "retention.lifetime_ms" => rules.max_lifetime_ms = number,
+            "retention.skew_ms" => rules.max_skew_ms = number,
+            "retention.keys_ms" => rules.key_retention_ms = number,
             other => unreachable!("{other} is not among NUMBERS"),
         }
     }
