@@ -122,6 +122,12 @@ impl Acknowledges for Response<BranchOrder> {
     }
 }
 
+impl Acknowledges for Response<OpenSessionResponse> {
+    fn acknowledges(&self, node: u64) -> bool {
+        led_by(self, node)
+    }
+}
+
 impl Acknowledges for Response<ForwardReply> {
     fn acknowledges(&self, _: u64) -> bool {
         matches!(self.get_ref().result, Some(forward_reply::Result::Reply(_)))
