@@ -34,6 +34,7 @@ struct Page {
     dangers: Vec<Danger>,
     counters: Vec<(String, u64)>,
     spreads: Vec<Durations>,
+    longest: Option<Longest>,
     failures: Vec<Seed>,
     sample: Vec<Seed>,
 }
@@ -43,6 +44,14 @@ struct Danger {
     name: String,
     met: u64,
     least: u64,
+}
+
+/// What was blocked longest while a majority was connected.
+#[derive(Debug, Serialize)]
+struct Longest {
+    lasted: f64,
+    seed: u64,
+    what: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -122,6 +131,11 @@ impl Page {
                 .filter(|(_, spread)| spread.count() > 0)
                 .map(|(name, spread)| Durations::of(name, spread))
                 .collect(),
+            longest: totals.longest.as_ref().map(|(lasted, seed, what)| Longest {
+                lasted: millis(*lasted),
+                seed: *seed,
+                what: what.clone(),
+            }),
             failures: totals.failures.iter().map(seed).collect(),
             sample: totals.sample.iter().map(seed).collect(),
         }

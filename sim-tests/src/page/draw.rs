@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Durations, Page, Seed};
+use super::{Durations, Longest, Page, Seed};
 use crate::chart::{Bar, Kind};
 
 const FRAME: &str = include_str!("frame.html");
@@ -16,6 +16,7 @@ pub(super) fn html(page: &Page) -> String {
         .replace("{{tiles}}", &tiles(page))
         .replace("{{failures}}", &failures(page))
         .replace("{{spreads}}", &page.spreads.iter().map(spread).collect::<String>())
+        .replace("{{longest}}", &page.longest.as_ref().map_or_else(String::new, longest))
         .replace("{{dangers}}", &dangers(page))
         .replace("{{charts}}", &page.sample.iter().map(chart).collect::<String>())
         .replace("{{counters}}", &counters(page))
@@ -122,6 +123,12 @@ fn spread(spread: &Durations) -> String {
         }
     }
     text + "<line class=\"axis\" x1=\"0\" x2=\"1000\" y1=\"155\" y2=\"155\"/></svg></figure>"
+}
+
+fn longest(longest: &Longest) -> String {
+    let Longest { lasted, seed, what } = longest;
+    let what = escape(what);
+    format!("<p>Longest with a majority connected: {}, in seed {seed}: {what}</p>", duration(*lasted))
 }
 
 fn dangers(page: &Page) -> String {
