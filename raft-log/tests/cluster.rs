@@ -13,7 +13,7 @@ use futures_util::future::join_all;
 use support::cluster::{Cluster, NODES, Stored};
 use support::{Book, disconnect, join, leader, options, status_where};
 use verdict_raft_log::files::{RealDisk, Spawn};
-use verdict_raft_log::{MembersError, NodeId, Options, ProposeError, ReadError, Role};
+use verdict_raft_log::{MembersError, MessageKind, NodeId, Options, ProposeError, ReadError, Role};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_proposals_in_flight_are_each_applied_once_in_one_order() {
@@ -88,6 +88,30 @@ async fn a_follower_that_lags_gets_only_the_sections_it_lacks() {
         assert!(!pieces.iter().any(|piece| bears(piece, id)), "section {id} was sent, and was there");
     }
     assert!(*cluster.books[at].thaws.lock().unwrap() >= 2, "at the restart and by the transfer");
+    cluster.end().await;
+}
+
+/// A piece and two offers in a row are lost: that costs the time of three messages, not of three installations.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_messages_of_a_snapshot_cost_little() {
+    let small = |options: &mut Options| (options.snapshot_every, options.keep_entries) = (20, 5);
+    let mut cluster = Cluster::on_real_disks(small).await;
+    let leads = leader(&cluster.replicas).await;
+    let behind = cluster.others(leads.status().node)[0].status().node;
+    cluster.stop(behind).await;
+    for i in 0..100 {
+        leads.propose(Bytes::from(i.to_string())).await.unwrap();
+    }
+    status_where(&leads, "only the end of the log", |s| s.purged.is_some_and(|at| at.index > 50)).await;
+    let lost = [(MessageKind::PutSections, 1), (MessageKind::OfferSnapshot, 2)];
+    *cluster.net.lose.lock().unwrap() = lost.into_iter().map(|(kind, count)| (kind.into(), count)).collect();
+    cluster.restart(behind).await;
+    let begun = std::time::Instant::now();
+    cluster.settle().await;
+    let took = begun.elapsed();
+    assert!(cluster.net.lose.lock().unwrap().values().all(|left| *left == 0), "all of them were lost");
+    // 0.5 s and 1 s for the offers, 2 s for the piece; with four seconds for the first it would be 20.
+    assert!(took < Duration::from_secs(8), "it took {took:?}");
     cluster.end().await;
 }
 

@@ -94,6 +94,7 @@ async fn scenario(plan: Plan, history: History) -> Ended {
         healed = settle(&world).await.and(healed);
     }
     let finals = finals(&world).await;
+    world.shared.sky.close();
     Ended { healed, finals, shared: Arc::clone(&world.shared), simulated: now() }
 }
 

@@ -26,12 +26,13 @@ use super::types::{Ballot, TypeConfig};
 use super::wire::{self, Offer, OfferAnswer, Piece, PieceAnswer};
 use crate::{LinkError, MessageKind, NodeId, PeerLink};
 
-/// How long a piece of a snapshot and its first offer may take: a lost one costs this much.
-const PIECE_WITHIN: Duration = Duration::from_secs(4);
-/// How long an offer may take at most: before the receiver answers the last, it decodes and installs.
+/// How long the first message of a snapshot's transfer may take: a lost one costs this much. Each one without an
+/// answer gives all later ones twice the time, so a slow way costs some messages that are sent again, and no more.
+const FIRST_WITHIN: Duration = Duration::from_millis(500);
+/// How long one may take at most: before the receiver answers the last offer, it decodes and installs.
 const INSTALL_WITHIN: Duration = Duration::from_secs(64);
-/// How often sections may be found missing again before the transfer is begun anew.
-const OFFERS: usize = 5;
+/// How often the snapshot is offered before the transfer is begun anew: enough for the time to grow to its most.
+const OFFERS: usize = 12;
 
 /// What all links of a replica share.
 pub(crate) struct Links<M> {
@@ -101,7 +102,7 @@ impl<M: Machine> Peer<M> {
 
     /// Offers the snapshot, sends what is missing, and offers it again until it is installed.
     async fn send_snapshot(&self, offer: &Offer) -> Result<Ballot, StreamingError<TypeConfig>> {
-        let mut within = PIECE_WITHIN;
+        let mut within = FIRST_WITHIN;
         for _ in 0..OFFERS {
             match self.ask(MessageKind::OfferSnapshot, offer, within).await {
                 Ok(OfferAnswer::Done(ballot)) => return Ok(ballot),
@@ -110,7 +111,7 @@ impl<M: Machine> Peer<M> {
                 Err(error) => return Err(error.into()),
                 Ok(OfferAnswer::Missing(ids)) => {
                     for section in offer.sections.iter().filter(|section| ids.contains(&section.id)) {
-                        self.send_section(offer.ballot, section).await?;
+                        self.send_section(offer.ballot, section, &mut within).await?;
                     }
                 }
             }
@@ -122,6 +123,7 @@ impl<M: Machine> Peer<M> {
         &self,
         ballot: Ballot,
         section: &wire::OfferedSection,
+        within: &mut Duration,
     ) -> Result<(), StreamingError<TypeConfig>> {
         let body =
             self.links.snapshots.section(section).await.map_err(|e| {
@@ -133,10 +135,13 @@ impl<M: Machine> Peer<M> {
             let end = (offset + self.links.chunk_bytes).min(body.len());
             let piece =
                 Piece { ballot, section: section.clone(), offset: offset as u64, bytes: body[offset..end].to_vec() };
-            let answer: PieceAnswer = match self.ask(MessageKind::PutSections, &piece, PIECE_WITHIN).await {
+            let answer: PieceAnswer = match self.ask(MessageKind::PutSections, &piece, *within).await {
                 Ok(answer) => answer,
-                // Offered anew, the receiver says what it lacks.
-                Err(RPCError::Timeout(_)) => return Ok(()),
+                Err(RPCError::Timeout(_)) => {
+                    // Offered anew, the receiver says what it lacks.
+                    *within = (*within * 2).min(INSTALL_WITHIN);
+                    return Ok(());
+                }
                 Err(error) => return Err(error.into()),
             };
             if answer.next == section.length {

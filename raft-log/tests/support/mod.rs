@@ -95,6 +95,8 @@ pub struct Net {
     pub sent: Mutex<BTreeMap<(NodeId, NodeId, u32), u64>>,
     /// Pieces of sections, as they were sent.
     pub pieces: Mutex<Vec<Bytes>>,
+    /// How many of the next messages of each kind are lost.
+    pub lose: Mutex<BTreeMap<u32, u64>>,
     /// How long a message is under way, each time.
     pub delay: Mutex<Option<fn() -> Duration>>,
     /// Where a node's answers are worked out; with the asker if it is not said.
@@ -127,6 +129,12 @@ impl Net {
         delay.is_some_and(|delay| delay().as_nanos() % 100 < u128::from(percent))
     }
 
+    fn loses(&self, kind: MessageKind) -> bool {
+        let mut lose = self.lose.lock().unwrap();
+        let left = lose.get_mut(&kind.into()).filter(|left| **left > 0);
+        left.map(|left| *left -= 1).is_some()
+    }
+
     fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
         self.cut.lock().unwrap().contains(&(from, to))
     }
@@ -149,6 +157,9 @@ impl Link {
         pause().await;
         if self.net.is_cut(self.from, to) {
             return Err(LinkError::Unreachable("cut".to_owned()));
+        }
+        if self.net.loses(kind) {
+            return std::future::pending().await;
         }
         let replica = self.net.replicas.lock().unwrap().get(&to).cloned();
         let replica = replica.ok_or_else(|| LinkError::Unreachable("down".to_owned()))?;

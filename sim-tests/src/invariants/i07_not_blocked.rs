@@ -1,5 +1,6 @@
 //! I7: while a majority has been connected for T, no transaction whose vote deadline has passed stays undecided, and no
 //! reachable participant stays in doubt, longer than X. T is 3 and X 10 times the largest election timeout.
+//! (Transactions that were delegated wait for their delegate, and are no part of it until they are decided.)
 //!
 //! Counted is the time within one unbroken connection of one majority, from the later of its beginning and the vote
 //! deadline; of a branch that was decided before its deadline, from the decision. A participant must be reachable from
@@ -46,7 +47,7 @@ fn longest(spans: &[Span], from: Duration, to: Duration) -> Duration {
 
 /// When a transaction should have been decided, by the log and by true time.
 fn deadlines(evidence: &Evidence) -> BTreeMap<Xid, Duration> {
-    let cases = evidence.oracle.cases.iter();
+    let cases = evidence.oracle.cases.iter().filter(|(_, case)| !case.delegated);
     let due = cases.filter_map(|(xid, case)| {
         let (index, after_ms) = case.due?;
         Some((*xid, *evidence.settled_at.get(&index)? + Duration::from_millis(after_ms)))
@@ -92,6 +93,9 @@ pub fn in_doubt(evidence: &Evidence) -> Vec<Lasted> {
         let of = if let Some(due) = due.get(&branch.xid) {
             let from = decided.map_or(*due, |decided| decided.min(*due)).max(promised);
             longest(spans, from, settled)
+        } else if evidence.oracle.cases.get(&branch.xid).is_some_and(|case| case.delegated) {
+            // It waits for its delegate, and then for nothing.
+            decided.map_or(Duration::ZERO, |decided| longest(spans, decided.max(promised), settled))
         } else {
             // Undecided, it waits for its grace; decided, for nothing.
             let undecided = settled.min(decided.unwrap_or(settled));

@@ -41,7 +41,7 @@ pub struct Sky {
     state: Mutex<State>,
     pub(super) history: History,
     /// Where messages live on whose sender is dead.
-    ether: NodeHandle,
+    ether: Mutex<Option<NodeHandle>>,
 }
 
 #[derive(Debug)]
@@ -69,7 +69,11 @@ impl fmt::Debug for Sky {
 impl Sky {
     #[must_use]
     pub fn new(weather: Weather, random: StdRng, history: History, ether: NodeHandle) -> Self {
-        Self { state: Mutex::new(State { random, weather, cut: BTreeSet::new() }), history, ether }
+        Self {
+            state: Mutex::new(State { random, weather, cut: BTreeSet::new() }),
+            history,
+            ether: Mutex::new(Some(ether)),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -79,6 +83,11 @@ impl Sky {
     /// From now on every message arrives, once and in time, except where a link is cut.
     pub fn clear(&self) {
         self.lock().weather = Weather::default();
+    }
+
+    /// The end: nothing is sent any more. Lets go of the machine that holds this, or neither would ever be dropped.
+    pub fn close(&self) {
+        lock(&self.ether).take();
     }
 
     pub fn cut(&self, from: Place, to: Place) {
@@ -273,10 +282,12 @@ impl FaultyBank {
         }
         if let Some(after) = fate.again_after {
             let copy = send(Arc::clone(&self.inner), question.clone());
-            drop(sky.ether.spawn(async move {
-                sleep(after).await;
-                drop(copy.await);
-            }));
+            if let Some(ether) = &*lock(&sky.ether) {
+                drop(ether.spawn(async move {
+                    sleep(after).await;
+                    drop(copy.await);
+                }));
+            }
         }
         if fate.lost {
             sleep(HANGS).await;
