@@ -94,8 +94,9 @@ async fn scenario(plan: Plan, history: History) -> Ended {
         healed = settle(&world).await.and(healed);
     }
     let finals = finals(&world).await;
-    world.shared.sky.close();
-    Ended { healed, finals, shared: Arc::clone(&world.shared), simulated: now() }
+    let simulated = now();
+    world.end().await;
+    Ended { healed, finals, shared: Arc::clone(&world.shared), simulated }
 }
 
 /// Waits until everything is decided and settled; else says what is not.

@@ -15,7 +15,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use madsim::runtime::NodeHandle;
+use madsim::runtime::{Handle, NodeHandle};
 use rand::{RngExt as _, rngs::StdRng};
 use tokio::time::{sleep, timeout};
 use verdict_client::participant::{NotAnswered, OnePhase, Prepare, ResourceManager, Settle, Settled, Voted};
@@ -87,7 +87,9 @@ impl Sky {
 
     /// The end: nothing is sent any more. Lets go of the machine that holds this, or neither would ever be dropped.
     pub fn close(&self) {
-        lock(&self.ether).take();
+        if let Some(ether) = lock(&self.ether).take() {
+            Handle::current().kill(ether.id());
+        }
     }
 
     pub fn cut(&self, from: Place, to: Place) {

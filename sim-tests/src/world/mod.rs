@@ -22,11 +22,12 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicI64, Ordering},
     },
+    time::Duration,
 };
 
 use madsim::runtime::{Handle, NodeHandle};
 use rand::{Rng as _, rngs::StdRng};
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::sleep};
 use verdict_client::{Verdict, participant::rules::Record, resource::memory::Memory};
 use verdict_protocol::ResourceName;
 use verdict_raft_log::{
@@ -157,7 +158,7 @@ impl Shared {
         options.clock = self.clock(place);
         let drawn = self.draw();
         options.seed = Some(if self.reuses_xids(place) { 1 } else { drawn });
-        options.deadline = std::time::Duration::from_secs(4);
+        options.deadline = Duration::from_secs(4);
         Verdict::new(options).expect("the addresses are right")
     }
 
@@ -343,6 +344,16 @@ impl World {
             Handle::current().resume(self.machines[&place].id());
             self.shared.timeline.stands_still(place, false);
         }
+    }
+
+    /// Ends everything that runs: what still waits for something would keep the whole world in memory.
+    pub async fn end(&self) {
+        for machine in self.machines.values() {
+            Handle::current().kill(machine.id());
+        }
+        self.shared.sky.close();
+        // What was killed is dropped when its turn comes.
+        sleep(Duration::from_millis(1)).await;
     }
 
     /// Cuts the way from one place to another.
