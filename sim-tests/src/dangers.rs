@@ -166,6 +166,7 @@ impl Count<'_> {
             | What::Ordered { .. }
             | What::Settled { .. }
             | What::NotAnswered { .. }
+            | What::SaidEnded { .. }
             | What::Started
             | What::Strikes(_)
             | What::Passes(_)

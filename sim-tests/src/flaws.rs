@@ -25,10 +25,12 @@ pub enum Flaw {
     XidReused,
     /// M36: an fsync error is not told.
     SyncErrorIgnored,
+    /// M46: a client that prepared branches itself rolls them back when a commit has no answer.
+    ClientRollsBack,
 }
 
 impl Flaw {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::BallotNotSynced,
         Self::LogNotSynced,
         Self::FlushEarly,
@@ -38,6 +40,7 @@ impl Flaw {
         Self::NoTombstone,
         Self::XidReused,
         Self::SyncErrorIgnored,
+        Self::ClientRollsBack,
     ];
 
     /// Its name on the command line.
@@ -53,6 +56,7 @@ impl Flaw {
             Self::NoTombstone => "m13-no-tombstone",
             Self::XidReused => "m21-xid-reused",
             Self::SyncErrorIgnored => "m36-sync-error-ignored",
+            Self::ClientRollsBack => "m46-client-rolls-back",
         }
     }
 

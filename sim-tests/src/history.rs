@@ -87,6 +87,10 @@ pub enum What {
         branch: BranchId,
         error: String,
     },
+    /// A client was told that nothing is left to do for a transaction.
+    SaidEnded {
+        xid: Xid,
+    },
     Effect {
         branch: BranchId,
         effect: Effect,
@@ -302,6 +306,7 @@ impl fmt::Display for What {
             Self::Passes(fault) => write!(f, "FAULT {fault} has passed"),
             Self::FaultsEnd => f.write_str("FAULT no more, and nothing new is begun"),
             Self::Fault(fault) => write!(f, "FAULT {fault}"),
+            Self::SaidEnded { xid } => write!(f, "is told that {xid} has ended"),
             Self::Note(text) => f.write_str(text),
         }
     }

@@ -100,7 +100,7 @@ pub const ALL: [Mutant; 57] = [
     patch(43, "a branch that is not in the list hears COMMITTED"),
     patch(44, "the answer to a presumption is what was proposed, not what was applied"),
     patch(45, "horizon and skew are judged only at the door"),
-    not(46, "the client rolls back its prepared branches on an error", "waits for clients that prepare by themselves"),
+    wrapper(46, Flaw::ClientRollsBack, "the client rolls back its prepared branches on an error"),
     patch(47, "an unknown branch answers Prepare with READ_ONLY"),
     patch(48, "a client behind the horizon hears ABORTED"),
     patch(49, "log time follows one leader's wall clock"),

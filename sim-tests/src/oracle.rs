@@ -46,6 +46,8 @@ pub struct Sentence {
 #[derive(Clone, Debug, Default)]
 pub struct Oracle {
     pub cases: BTreeMap<Xid, Case>,
+    /// Branches that the log counts as settled, with the index of the entry that says so.
+    pub settled: Vec<(u64, BranchId)>,
     rules: Option<Rules>,
     /// Who has opened each session, in order: the last works under it, and its place is its epoch.
     sessions: BTreeMap<SessionName, Vec<Instance>>,
@@ -92,7 +94,8 @@ impl Oracle {
         let Some(rules) = self.rules else { return };
         let place = self.place.0;
         match command {
-            Command::Found { .. } | Command::Settled { .. } | Command::Forget { .. } => {}
+            Command::Found { .. } | Command::Forget { .. } => {}
+            Command::Settled { items } => self.settled.extend(items.iter().map(|item| (place, item.branch))),
             Command::Begin { xid, timeout_ms, key, session } => {
                 let taken = key.as_ref().is_some_and(|key| self.holds(key, *xid));
                 if self.may_begin(*xid, &rules) && !taken && self.admits(session.as_ref()) {

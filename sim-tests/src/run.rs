@@ -43,6 +43,8 @@ const LIMIT: Duration = Duration::from_secs(600);
 struct Ended {
     healed: Result<Duration, Vec<String>>,
     finals: BTreeMap<Xid, Answer>,
+    /// What banks answered wrongly about branches that they do not know.
+    contract: Vec<String>,
     shared: Arc<Shared>,
     simulated: Duration,
 }
@@ -94,9 +96,10 @@ async fn scenario(plan: Plan, history: History) -> Ended {
         healed = settle(&world).await.and(healed);
     }
     let finals = finals(&world).await;
+    let contract = world.shared.ask_of_strangers().await;
     let simulated = now();
     world.end().await;
-    Ended { healed, finals, shared: Arc::clone(&world.shared), simulated }
+    Ended { contract, healed, finals, shared: Arc::clone(&world.shared), simulated }
 }
 
 /// Waits until everything is decided and settled; else says what is not.
@@ -206,6 +209,8 @@ fn judge(plan: Plan, history: &History, ended: &Ended) -> Report {
         sections,
         timeline: shared.timeline.clone(),
         end: ended.simulated,
+        contract: ended.contract.clone(),
+        tight: shared.sky.tight(),
         settled_at: shared.journal.settled_at(),
         terms: log.iter().map(|(index, logged)| (*index, logged.term)).collect(),
         durability: shared.journal.durability(),

@@ -10,7 +10,7 @@ pub(super) fn check(evidence: &Evidence) -> Vec<String> {
     if !evidence.plan.is_calm() {
         return Vec::new();
     }
-    let fine = ["REFUSED", "ROLLBACK", "TIMEOUT", "SKEWED"];
+    let fine = ["REFUSED", "ROLLBACK", "TIMEOUT", "SKEWED", "PRESUMED"];
     let answers = evidence.events.iter().filter_map(|event| match &event.what {
         What::Answered { xid, answer: Answer::Decided { reason, .. }, .. } => Some((xid, reason)),
         _ => None,

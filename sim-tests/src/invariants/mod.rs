@@ -1,5 +1,8 @@
 //! The sentences that must hold, one a file. Their numbers are those of the list of invariants.
 
+mod backoff;
+mod contract;
+mod ended;
 mod i01_one_outcome;
 mod i02_never_changes;
 mod i03_every_vote;
@@ -18,6 +21,7 @@ mod i13_seats;
 mod i16_one_log;
 mod i17_one_state;
 mod i19_disk_failed;
+mod log_time;
 mod one_order;
 mod storage;
 
@@ -53,6 +57,10 @@ pub struct Evidence {
     /// What was up and connected, and when the run ended.
     pub timeline: Timeline,
     pub end: Duration,
+    /// What banks answered wrongly about branches that they do not know.
+    pub contract: Vec<String>,
+    /// Retries that came too fast.
+    pub tight: Vec<String>,
     /// When the first node had applied an entry, by its index.
     pub settled_at: BTreeMap<u64, Duration>,
     /// The term of each settled entry.
@@ -63,7 +71,7 @@ pub struct Evidence {
 
 type Check = fn(&Evidence) -> Vec<String>;
 
-const ALL: [(&str, Check); 20] = [
+const ALL: [(&str, Check); 24] = [
     ("I1 one outcome", i01_one_outcome::check),
     ("I2 an outcome never changes", i02_never_changes::check),
     ("I3 committed only with every vote", i03_every_vote::check),
@@ -82,6 +90,10 @@ const ALL: [(&str, Check); 20] = [
     ("I16 one log", i16_one_log::check),
     ("I17 one state", i17_one_state::check),
     ("I19 a failed disk acknowledges nothing", i19_disk_failed::check),
+    ("ended only when settled", ended::check),
+    ("log time is the majority's", log_time::check),
+    ("retries wait", backoff::check),
+    ("a stranger is nobody's branch", contract::check),
     ("an xid stands for one order", one_order::check),
     ("an honest disk never looks damaged", storage::check),
 ];

@@ -22,7 +22,8 @@ impl Lane {
         }
     }
 
-    async fn enlist_one(&self, registering: &mut Transaction, branch: &Branch) {
+    /// Whether it was acknowledged.
+    pub(super) async fn enlist_one(&self, registering: &mut Transaction, branch: &Branch) -> bool {
         let (xid, ask) = (registering.xid(), Ask::Enlist(branch.number));
         let Branch { number, resource, payload, .. } = branch.clone();
         let call = self.asks(xid, ask);
@@ -30,7 +31,9 @@ impl Lane {
             Ok(_) => Answer::Done,
             Err(error) => failed(&error),
         };
+        let done = answer == Answer::Done;
         self.hears(call, xid, ask, answer);
+        done
     }
 
     /// Commits until there is an answer.
@@ -57,7 +60,7 @@ impl Lane {
     }
 
     /// Records an answer; false if there was none.
-    fn decided(&self, call: u64, xid: Xid, ask: Ask, done: Result<Decision, CallError>) -> bool {
+    pub(super) fn decided(&self, call: u64, xid: Xid, ask: Ask, done: Result<Decision, CallError>) -> bool {
         let (answer, heard) = match done {
             Ok(decision) => (decided(decision), true),
             Err(error @ CallError::Unknown { .. }) => (failed(&error), false),
@@ -67,6 +70,9 @@ impl Lane {
         self.hears(call, xid, ask, answer);
         if heard {
             self.shared.work.heard(xid);
+            if self.chance(0.5) {
+                self.peek(xid);
+            }
         }
         heard
     }
@@ -90,13 +96,13 @@ impl Lane {
         state
     }
 
-    fn asks(&self, xid: Xid, ask: Ask) -> u64 {
+    pub(super) fn asks(&self, xid: Xid, ask: Ask) -> u64 {
         let call = self.history().call();
         self.history().record(self.place, What::Asked { call, xid, ask });
         call
     }
 
-    fn hears(&self, call: u64, xid: Xid, ask: Ask, answer: Answer) {
+    pub(super) fn hears(&self, call: u64, xid: Xid, ask: Ask, answer: Answer) {
         self.history().record(self.place, What::Answered { call, xid, ask, answer });
     }
 }
@@ -109,12 +115,12 @@ pub async fn look_up(verdict: &Verdict, xid: Xid) -> Answer {
     }
 }
 
-fn decided(decision: Decision) -> Answer {
+pub(super) fn decided(decision: Decision) -> Answer {
     let reason = decision.reason.map_or_else(String::new, |reason| format!("{}: {}", reason.code, reason.text));
     Answer::Decided { outcome: decision.outcome, index: decision.log_index, reason }
 }
 
-fn failed(error: &CallError) -> Answer {
+pub(super) fn failed(error: &CallError) -> Answer {
     match error {
         CallError::Unknown { .. } => Answer::Unknown,
         CallError::Refused { code, .. } => Answer::Refused(code.to_string()),

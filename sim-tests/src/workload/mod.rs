@@ -4,6 +4,7 @@
 //! client may take it up under its xid, as a restarted process would.
 
 mod calls;
+mod holder;
 mod lists;
 mod seats;
 mod transfers;
@@ -34,6 +35,10 @@ pub struct Work(Mutex<Table>);
 struct Table {
     /// Every transaction that was ordered.
     ordered: BTreeMap<Xid, Vec<Branch>>,
+    /// What commit is to list, where that is not all that was ordered.
+    listed: BTreeMap<Xid, Vec<Branch>>,
+    /// Branches that were prepared and are in no list.
+    left_out: BTreeSet<(usize, BranchId)>,
     /// Those of them that nobody has heard the outcome of.
     open: BTreeSet<Xid>,
     /// Lanes at work, for each client.
@@ -48,7 +53,8 @@ impl Work {
     #[must_use]
     pub fn new(clients: usize, transactions: u64) -> Self {
         let (ordered, open, busy) = (BTreeMap::new(), BTreeSet::new(), vec![0; clients]);
-        let table = Table { ordered, open, busy, left: transactions, closing: false };
+        let (listed, left_out) = (BTreeMap::new(), BTreeSet::new());
+        let table = Table { ordered, listed, left_out, open, busy, left: transactions, closing: false };
         Self(Mutex::new(table))
     }
 
@@ -86,7 +92,7 @@ impl Work {
             let at = |branch: &Branch| (bank_of(&branch.resource), BranchId { xid, number: branch.number });
             branches.iter().map(at).collect::<Vec<_>>()
         };
-        table.ordered.iter().flat_map(of).collect()
+        table.ordered.iter().flat_map(of).chain(table.left_out.iter().copied()).collect()
     }
 
     fn begin_or_end(&self, client: usize, begin: bool) -> bool {
@@ -104,6 +110,22 @@ impl Work {
         self.table().ordered.get(&xid).cloned().unwrap_or_default()
     }
 
+    /// Nobody is to take it up yet: what is to be listed is not clear.
+    fn withhold(&self, xid: Xid) {
+        self.table().open.remove(&xid);
+    }
+
+    /// From now on this is what commit lists.
+    fn list(&self, xid: Xid, branches: Vec<Branch>) {
+        let mut table = self.table();
+        table.listed.insert(xid, branches);
+        table.open.insert(xid);
+    }
+
+    fn left_out(&self, bank: usize, branch: BranchId) {
+        self.table().left_out.insert((bank, branch));
+    }
+
     fn order(&self, xid: Xid, branches: Vec<Branch>) {
         let mut table = self.table();
         table.ordered.insert(xid, branches);
@@ -119,7 +141,8 @@ impl Work {
         let table = self.table();
         let at = random.random_range(0..table.open.len().max(1));
         let xid = *table.open.iter().nth(at)?;
-        Some((xid, table.ordered.get(&xid)?.clone()))
+        let listed = table.listed.get(&xid).or_else(|| table.ordered.get(&xid));
+        Some((xid, listed?.clone()))
     }
 }
 
@@ -177,9 +200,11 @@ enum Style {
     TakeUp,
     /// Commits, waits until all branches are settled, and reads what they left.
     ReadBack,
+    /// Prepares the branches itself.
+    Bring,
 }
 
-const STYLES: [(Style, u32); 10] = [
+const STYLES: [(Style, u32); 11] = [
     (Style::Plain, 30),
     (Style::Enlist, 12),
     (Style::Begin, 8),
@@ -190,6 +215,7 @@ const STYLES: [(Style, u32); 10] = [
     (Style::Repeat, 9),
     (Style::TakeUp, 8),
     (Style::ReadBack, 8),
+    (Style::Bring, 12),
 ];
 
 impl Lane {
@@ -222,8 +248,12 @@ impl Lane {
         match style.map_or(Style::Plain, |(style, _)| *style) {
             Style::Plain => self.commit(&self.order(self.verdict.transaction())).await,
             Style::Enlist => {
-                let transaction = self.order(self.verdict.transaction());
-                self.enlist(&transaction, true).await;
+                let mut transaction = self.order(self.verdict.transaction());
+                if self.chance(0.5) {
+                    transaction = self.enlist_and_leave_out(&transaction).await;
+                } else {
+                    self.enlist(&transaction, true).await;
+                }
                 self.commit(&transaction).await;
             }
             Style::Begin => self.begin().await,
@@ -249,6 +279,7 @@ impl Lane {
                 self.commit(&transaction).await;
                 self.read_lists(transaction.xid()).await;
             }
+            Style::Bring => self.bring().await,
             Style::TakeUp => {
                 let found = self.shared.work.take_up(&mut self.random());
                 let Some((xid, branches)) = found else { return };

@@ -10,7 +10,7 @@ use verdict_client::{Clock, LogTime};
 use crate::{history::now, plan::Skew};
 
 /// What a true clock shows at the beginning, in milliseconds since the epoch.
-const BEGINNING_MS: i64 = 1_900_000_000_000;
+pub const BEGINNING_MS: i64 = 1_900_000_000_000;
 
 /// A clock with an offset and a drift, and by how many milliseconds it has jumped.
 #[derive(Clone, Debug)]

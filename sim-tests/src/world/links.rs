@@ -4,7 +4,7 @@
 //! The simulated network itself carries everything: it would try again after up to ten seconds, which no network does.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -26,13 +26,16 @@ use verdict_server::{GrpcLinks, Links, Participants};
 use super::lock;
 use crate::{
     flaws::Flaw,
-    history::{History, What},
+    history::{History, What, now},
     plan::{Place, Weather},
     world::{Shared, bank_of},
 };
 
 /// After how long a bank that does not answer counts as prepared, where that is the flaw.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// How often a node may ask or tell one branch within a second: twice what the backoff allows, for a node that is
+/// elected twice.
+const MOST_A_SECOND: usize = 14;
 /// How long a call to a bank that is lost hangs.
 const HANGS: Duration = Duration::from_secs(2);
 
@@ -49,6 +52,9 @@ struct State {
     random: StdRng,
     weather: Weather,
     cut: BTreeSet<(Place, Place)>,
+    /// When each branch was asked or told something by a node within the last second.
+    lately: BTreeMap<(u64, BranchId, &'static str), VecDeque<Duration>>,
+    tight: Vec<String>,
 }
 
 /// What becomes of one message.
@@ -70,7 +76,13 @@ impl Sky {
     #[must_use]
     pub fn new(weather: Weather, random: StdRng, history: History, ether: NodeHandle) -> Self {
         Self {
-            state: Mutex::new(State { random, weather, cut: BTreeSet::new() }),
+            state: Mutex::new(State {
+                random,
+                weather,
+                cut: BTreeSet::new(),
+                lately: BTreeMap::new(),
+                tight: Vec::new(),
+            }),
             history,
             ether: Mutex::new(Some(ether)),
         }
@@ -105,8 +117,28 @@ impl Sky {
         self.lock().cut.contains(&(from, to))
     }
 
+    /// Retries that came too fast.
+    #[must_use]
+    pub fn tight(&self) -> Vec<String> {
+        self.lock().tight.clone()
+    }
+
+    fn count(&self, node: u64, branch: BranchId, what: &'static str) {
+        let State { lately, tight, .. } = &mut *self.lock();
+        let times = lately.entry((node, branch, what)).or_default();
+        let now = now();
+        times.push_back(now);
+        while times.front().is_some_and(|first| *first + Duration::from_secs(1) < now) {
+            times.pop_front();
+        }
+        if times.len() > MOST_A_SECOND && tight.len() < MOST_A_SECOND {
+            tight
+                .push(format!("{} times within a second before {now:?}, node {node} had {branch} {what}", times.len()));
+        }
+    }
+
     pub(super) fn fate(&self, from: Place, to: Place) -> Fate {
-        let State { random, weather, cut } = &mut *self.lock();
+        let State { random, weather, cut, .. } = &mut *self.lock();
         let lateness = u64::try_from(weather.lateness.as_micros()).unwrap_or(0).max(1);
         let mut delay = || Duration::from_micros(random.random_range(0..lateness));
         let (late, again) = (delay(), delay());
@@ -257,11 +289,12 @@ struct FaultyBank {
 
 impl FaultyBank {
     /// Draws what becomes of a message.
-    fn fate(&self, message: fmt::Arguments<'_>) -> Fate {
+    fn fate(&self, what: &'static str, branch: BranchId, term: u64) -> Fate {
         let SimLinks { node, sky, .. } = &self.links;
         let (from, to) = (Place::Node(*node), self.to);
+        sky.count(*node, branch, what);
         let fate = sky.fate(from, to);
-        sky.history.note(from, format_args!("asks {to} to {message}{fate}"));
+        sky.history.note(from, format_args!("asks {to} to {what} {branch} in term {term}{fate}"));
         fate
     }
 
@@ -310,7 +343,7 @@ impl ResourceManager for FaultyBank {
         if self.links.flaw == Some(Flaw::VoteInvented) && request.branch.number == 2 {
             return Ok(Voted::PREPARED);
         }
-        let fate = self.fate(format_args!("prepare {} in term {}", request.branch, request.stamp.term));
+        let fate = self.fate("prepare", request.branch, request.stamp.term);
         let send = |to: Arc<dyn ResourceManager>, request| async move { to.prepare(request).await };
         let asked = self.carry(fate, request, send);
         let voted = if self.links.flaw == Some(Flaw::TimeoutIsYes) {
@@ -327,20 +360,20 @@ impl ResourceManager for FaultyBank {
     }
 
     async fn commit(&self, request: Settle) -> Result<Settled, NotAnswered> {
-        let fate = self.fate(format_args!("commit {} in term {}", request.branch, request.stamp.term));
+        let fate = self.fate("commit", request.branch, request.stamp.term);
         let send = |to: Arc<dyn ResourceManager>, request| async move { to.commit(request).await };
         self.carry(fate, request, send).await
     }
 
     async fn rollback(&self, request: Settle) -> Result<Settled, NotAnswered> {
-        let fate = self.fate(format_args!("roll back {} in term {}", request.branch, request.stamp.term));
+        let fate = self.fate("roll back", request.branch, request.stamp.term);
         let send = |to: Arc<dyn ResourceManager>, request| async move { to.rollback(request).await };
         self.carry(fate, request, send).await
     }
 
     async fn commit_one_phase(&self, request: OnePhase) -> Result<Conclusion, NotAnswered> {
         let what = if request.fence { "fence" } else { "decide" };
-        let fate = self.fate(format_args!("{what} {} in term {}", request.branch, request.stamp.term));
+        let fate = self.fate(what, request.branch, request.stamp.term);
         let send = |to: Arc<dyn ResourceManager>, request| async move { to.commit_one_phase(request).await };
         self.carry(fate, request, send).await
     }

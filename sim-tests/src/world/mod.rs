@@ -11,6 +11,7 @@ mod disk;
 mod door;
 mod links;
 mod parts;
+mod strangers;
 mod teller;
 mod timeline;
 
@@ -18,6 +19,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
     net::IpAddr,
+    ops::RangeInclusive,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicI64, Ordering},
@@ -28,14 +30,19 @@ use std::{
 use madsim::runtime::{Handle, NodeHandle};
 use rand::{Rng as _, rngs::StdRng};
 use tokio::{sync::Notify, time::sleep};
-use verdict_client::{Verdict, participant::rules::Record, resource::memory::Memory};
+use verdict_client::{
+    Verdict,
+    participant::{Stamp, rules::Record},
+    resource::memory::Memory,
+};
 use verdict_protocol::ResourceName;
 use verdict_raft_log::{
     Status,
     files::{Pace, testing::SimDisk},
 };
 
-use self::{clock::SkewedClock, links::Sky};
+pub use self::clock::BEGINNING_MS;
+use self::{clock::SkewedClock, links::Sky, teller::Teller};
 pub use self::{
     parts::{ELECTION_MOST, GRACE},
     timeline::{Span, Timeline, majorities},
@@ -66,6 +73,10 @@ pub struct Shared {
     /// What each node said of itself last, since it was started.
     statuses: Mutex<BTreeMap<u64, Status>>,
     random: Mutex<StdRng>,
+    /// The banks, as an application with a session of its own on them sees them.
+    tellers: Mutex<BTreeMap<usize, Teller>>,
+    /// The last stamp that any bank heard.
+    heard: Arc<Mutex<Option<Stamp>>>,
     /// By how much the clock that may be far off has jumped, in milliseconds.
     pub jump: Arc<AtomicI64>,
     /// Who is to die now, and word of it.
@@ -153,7 +164,11 @@ impl Shared {
     /// A client's handle at `place`.
     #[must_use]
     pub fn verdict(&self, place: Place) -> Verdict {
-        let nodes = (1..=self.plan.nodes).map(|node| format!("{}:{}", address_of(Place::Node(node)), parts::NODE_PORT));
+        self.verdict_of(place, 1..=self.plan.nodes)
+    }
+
+    fn verdict_of(&self, place: Place, nodes: RangeInclusive<u64>) -> Verdict {
+        let nodes = nodes.map(|node| format!("{}:{}", address_of(Place::Node(node)), parts::NODE_PORT));
         let mut options = verdict_client::Options::new(nodes);
         options.clock = self.clock(place);
         let drawn = self.draw();
@@ -233,6 +248,8 @@ impl World {
             work: Work::new(plan.clients, plan.transactions),
             statuses: Mutex::default(),
             random: Mutex::new(stream(plan.seed, "shared")),
+            tellers: Mutex::default(),
+            heard: Arc::default(),
             jump: Arc::default(),
             sick: Mutex::default(),
             plan,

@@ -154,7 +154,9 @@ pub(super) async fn bank(shared: Arc<Shared>, bank: usize) {
         flaw: shared.plan.flaw,
         manager: Arc::new(memory.open()),
         memory,
+        heard: Arc::clone(&shared.heard),
     };
+    lock(&shared.tellers).insert(bank, teller.clone());
     let inquiry = InquiryOptions {
         inquire_after: Duration::from_millis(1_500),
         sweep_every: Duration::from_millis(500),

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use rand::{RngExt as _, rngs::StdRng};
 use tokio::time::sleep;
 use verdict_client::{
-    participant::{NotAnswered, OnePhase, Prepare, ResourceManager, Settle, Settled, Voted, rules::Record},
+    participant::{NotAnswered, OnePhase, Prepare, ResourceManager, Settle, Settled, Stamp, Voted, rules::Record},
     resource::memory::{Memory, MemoryManager},
 };
 use verdict_protocol::{BranchId, Conclusion, Outcome, Reason};
@@ -24,7 +24,7 @@ use crate::{
 
 /// A bank as its process serves it.
 #[derive(Clone, Debug)]
-pub(super) struct Teller {
+pub(crate) struct Teller {
     pub shared: Arc<Shared>,
     pub random: Arc<Mutex<StdRng>>,
     pub place: Place,
@@ -32,6 +32,8 @@ pub(super) struct Teller {
     pub flaw: Option<Flaw>,
     pub memory: Memory<Bank>,
     pub manager: Arc<MemoryManager<Bank>>,
+    /// The last stamp that any bank heard.
+    pub heard: Arc<Mutex<Option<Stamp>>>,
 }
 
 impl Teller {
@@ -109,6 +111,7 @@ impl ResourceManager for Teller {
     async fn prepare(&self, request: Prepare) -> Result<Voted, NotAnswered> {
         let branch = request.branch;
         self.record(What::PrepareCame { branch, term: request.stamp.term });
+        *lock(&self.heard) = Some(request.stamp);
         let Caprice { refuses, stalls, stalls_first, dies } = self.caprice();
         if stalls_first {
             sleep(stalls).await;

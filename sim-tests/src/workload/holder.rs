@@ -1,0 +1,145 @@
+//! Clients that prepare their branches themselves, as an application does in the sessions that did the work, and bring
+//! the votes along; and eyes that look at single nodes right after something was decided.
+
+use std::time::Duration;
+
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+use tokio::time::{sleep, timeout};
+use verdict_client::{
+    Branch, CallError, State, Transaction,
+    participant::{Prepare, ResourceManager as _, Settle},
+};
+use verdict_protocol::{BranchId, Vote, Xid};
+
+use super::{
+    Lane,
+    calls::{decided, failed},
+};
+use crate::{
+    flaws::Flaw,
+    history::{Answer, Ask, What},
+    world::{bank_name, bank_of},
+};
+
+/// The number of a branch that is prepared and left out of the list.
+const LEFT_OUT: u32 = 99;
+/// How long an application waits for its bank.
+const PREPARES_WITHIN: Duration = Duration::from_secs(1);
+
+impl Lane {
+    /// Registers the branches; those that are registered need not be listed again.
+    pub(super) async fn enlist_and_leave_out(&self, transaction: &Transaction) -> Transaction {
+        let xid = transaction.xid();
+        let mut listing = self.verdict.resume(xid);
+        let mut listed = Vec::new();
+        self.shared.work.withhold(xid);
+        for branch in self.shared.work.ordered(xid) {
+            let done = self.enlist_one(&mut self.verdict.resume(xid), &branch).await;
+            if !(done && self.chance(0.5)) {
+                listing.add_branch(branch.clone()).expect("the numbers differ");
+                listed.push(branch);
+            }
+        }
+        self.shared.work.list(xid, listed);
+        listing
+    }
+
+    /// Prepares the branches in the banks, and brings the votes along or pushes them ahead.
+    pub(super) async fn bring(&self) {
+        let xid = self.order(self.verdict.transaction()).xid();
+        let branches = self.shared.work.ordered(xid);
+        let pushes = self.chance(0.3);
+        let mut transaction = self.verdict.resume(xid);
+        let mut prepared = Vec::new();
+        for mut branch in branches {
+            let voted = self.prepare(xid, &branch).await;
+            if voted.as_ref().is_some_and(|voted| voted.vote == Vote::Prepared) {
+                prepared.push(branch.clone());
+            }
+            if pushes {
+                self.enlist_one(&mut self.verdict.resume(xid), &branch).await;
+                if let Some(voted) = voted {
+                    // It is acknowledged or not: either is right.
+                    drop(self.verdict.vote(BranchId { xid, number: branch.number }, voted).await);
+                }
+            } else {
+                branch.vote = voted;
+            }
+            transaction.add_branch(branch).expect("the numbers differ");
+        }
+        if self.chance(0.15) {
+            let bank = self.random().random_range(0..self.shared.plan.banks);
+            let (resource, payload) = (bank_name(bank), "list:0".into());
+            let stranger = Branch { number: LEFT_OUT, resource, payload, vote: None };
+            drop(self.prepare(xid, &stranger).await);
+            self.shared.work.left_out(bank, BranchId { xid, number: LEFT_OUT });
+        }
+        if self.chance(0.1) {
+            return;
+        }
+        let pause = {
+            let random = &mut *self.random();
+            match random.random_range(0..10) {
+                // About when its branches, asking, are presumed to be nobody's.
+                0 | 1 => random.random_range(5_900..7_600),
+                2..5 => random.random_range(0..2_500),
+                _ => 0,
+            }
+        };
+        sleep(Duration::from_millis(pause)).await;
+        loop {
+            let call = self.asks(xid, Ask::Commit);
+            let done = transaction.commit().await;
+            let unknown = matches!(done, Err(CallError::Unknown { .. }));
+            if self.decided(call, xid, Ask::Commit, done) {
+                return;
+            }
+            if unknown && self.shared.plan.flaw == Some(Flaw::ClientRollsBack) {
+                for branch in &prepared {
+                    self.roll_back_unasked(xid, branch).await;
+                }
+            }
+        }
+    }
+
+    async fn prepare(&self, xid: Xid, branch: &Branch) -> Option<verdict_client::participant::Voted> {
+        let (teller, stamp) = self.shared.teller(bank_of(&branch.resource))?;
+        let (resource, payload) = (branch.resource.clone(), branch.payload.clone());
+        let id = BranchId { xid, number: branch.number };
+        let request = Prepare { stamp, branch: id, resource, payload, vote_timeout: Duration::ZERO };
+        // A bank that dies says nothing.
+        timeout(PREPARES_WITHIN, teller.prepare(request)).await.ok()?.ok()
+    }
+
+    /// The flaw.
+    async fn roll_back_unasked(&self, xid: Xid, branch: &Branch) {
+        let Some((teller, stamp)) = self.shared.teller(bank_of(&branch.resource)) else { return };
+        let (resource, payload) = (branch.resource.clone(), branch.payload.clone());
+        drop(
+            teller.rollback(Settle { stamp, branch: BranchId { xid, number: branch.number }, resource, payload }).await,
+        );
+    }
+
+    /// Looks a transaction up a moment later, at one node and no other.
+    pub(super) fn peek(&self, xid: Xid) {
+        let mut random = StdRng::seed_from_u64(self.random().random());
+        let most = [1, 20, 300, 1_500][random.random_range(0..4)];
+        let pause = Duration::from_micros(random.random_range(1..most * 1_000));
+        let verdict = self.shared.eye(self.place, random.random_range(1..=self.shared.plan.nodes));
+        let lane = self.clone();
+        drop(tokio::spawn(async move {
+            sleep(pause).await;
+            let call = lane.asks(xid, Ask::Get);
+            let answer = match verdict.get(xid).await {
+                Ok(status) => {
+                    if status.state == State::Ended {
+                        lane.history().record(lane.place, What::SaidEnded { xid });
+                    }
+                    status.decision.map_or(Answer::Undecided(status.state), decided)
+                }
+                Err(error) => failed(&error),
+            };
+            lane.hears(call, xid, Ask::Get, answer);
+        }));
+    }
+}
