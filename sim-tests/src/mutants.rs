@@ -48,8 +48,8 @@ const fn not(number: u8, sentence: &'static str, why: &'static str) -> Mutant {
 
 const SAGAS: &str = "waits for sagas";
 const OUTBOX: &str = "waits for the outbox";
-const DELEGATION: &str = "waits for delegation and last resources";
-const SESSIONS: &str = "waits for named sessions";
+const DELEGATION: &str = "waits for a simulated workload that delegates";
+const SESSIONS: &str = "waits for a simulated workload with sessions";
 const RESTORE: &str = "waits for backup and restore";
 const DATABASES: &str = "waits for databases in the simulation: real ones are tested without it";
 

@@ -3,6 +3,7 @@
 #![cfg(madsim)]
 
 use std::{
+    collections::BTreeSet,
     env,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -51,6 +52,23 @@ fn fresh_seeds_hold() {
     println!("{totals}");
     assert!(failures.is_empty(), "{} seeds of {seeds} failed:\n{}", failures.len(), failures.join("\n"));
     assert_eq!(totals.shortcomings(), Vec::<String>::new());
+}
+
+/// The corpus: seeds that once failed, and those that find a seeded bug, without the bug.
+#[test]
+fn kept_seeds_hold() {
+    let killers = mutants::killers(include_str!("../seeds/killers")).expect("the killers are well recorded");
+    let kept = include_str!("../seeds/failed").lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    let failed = kept.map(|line| {
+        let seed = line.split_whitespace().next().and_then(|seed| seed.parse().ok());
+        seed.unwrap_or_else(|| panic!("seeds/failed: {line:?} does not begin with a seed"))
+    });
+    let seeds: BTreeSet<u64> = failed.chain(killers.values().map(|(seed, _)| *seed)).collect();
+    assert!(!seeds.is_empty(), "nothing is kept");
+    for seed in seeds {
+        let report = swarm::one(seed, None, false);
+        assert!(report.passed(), "seed {seed}: {:?}", report.violations);
+    }
 }
 
 /// Those that are wrappers, by their recorded killers. `sim mutants --recorded` tries the patched ones too.
