@@ -26,6 +26,29 @@
 //! # }
 //! ```
 //!
+//! Once for an idempotency key, one instance of a program at a time, and one branch that decides:
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use verdict_client::{Begun, Options, Verdict};
+//!
+//! # async fn book() -> Result<(), Box<dyn std::error::Error>> {
+//! # let verdict = Verdict::new(Options::new(["127.0.0.1:7101"]))?;
+//! match verdict.begin_once("order 4711", Duration::from_secs(30)).await? {
+//!     Begun::Ours(booking) => { /* add branches, commit */ }
+//!     Begun::Taken(status) => println!("{} has it: {:?}", status.xid, status.decision),
+//! }
+//!
+//! let session = verdict.open_session("till 3").await?;
+//! let mut booking = session.transaction();
+//!
+//! booking.add("seats".try_into()?, "bus 42, seat 7".into())?;
+//! let legacy = booking.add("mainframe".try_into()?, "ticket 9".into())?;
+//! booking.decided_by(legacy.number);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! A service becomes a participant by implementing [`participant::ResourceManager`], or, if it has a local SQLite
 //! database, three functions over `resource::sqlite` (feature `sqlite`), and serves it with
 //! [`participant::Participants`].

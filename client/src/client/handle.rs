@@ -71,10 +71,9 @@ impl Verdict {
     /// # Errors
     /// [`CallError`].
     pub async fn begin(&self, timeout: Duration) -> Result<Transaction, CallError> {
-        match self.begin_as(self.transaction(), timeout, None, None).await? {
-            Begun::Ours(transaction) => Ok(transaction),
-            Begun::Taken(_) => unreachable!("without a key nobody else can have it"),
-        }
+        let transaction = self.transaction();
+        self.register(transaction.xid(), timeout, None, None).await?;
+        Ok(transaction)
     }
 
     /// Begins once for this idempotency key: only one attempt at a time has the right to work under it, and none once one
@@ -84,40 +83,42 @@ impl Verdict {
     /// # Errors
     /// [`CallError`].
     pub async fn begin_once(&self, key: impl Into<String>, timeout: Duration) -> Result<Begun, CallError> {
-        self.begin_as(self.transaction(), timeout, Some(key_of(key.into())?), None).await
+        let transaction = self.transaction();
+        let taken = self.register(transaction.xid(), timeout, Some(key_of(key.into())?), None).await?;
+        Ok(taken.map_or(Begun::Ours(transaction), Begun::Taken))
     }
 
-    pub(super) async fn begin_as(
+    /// Registers a transaction; what it returns is the one that has the key instead.
+    pub(super) async fn register(
         &self,
-        transaction: Transaction,
+        xid: Xid,
         timeout: Duration,
         key: Option<Key>,
         session: Option<&SessionRef>,
-    ) -> Result<Begun, CallError> {
+    ) -> Result<Option<TransactionStatus>, CallError> {
+        let keyed = key.is_some();
         let request = v1::BeginRequest {
-            xid: transaction.xid().to_wire(),
+            xid: xid.to_wire(),
             timeout_ms: millis(timeout),
             key: key.map(String::from).unwrap_or_default(),
             session: session.cloned().map(ToWire::to_wire),
         };
-        let own = transaction.xid();
         let read = |reply: v1::TransactionStatus| {
             let status = TransactionStatus::from_wire(reply.clone())?;
-            if status.xid != own {
-                return Ok(Some(status));
+            match status.xid {
+                own if own == xid => acknowledged(&reply).map(|()| None),
+                _ if keyed => Ok(Some(status)),
+                other => Err(NoAnswer::Again(format!("asked to begin {xid}, told about {other}"))),
             }
-            acknowledged(&reply).map(|()| None)
         };
-        let taken = self
-            .caller
+        self.caller
             .call(
                 self.deadline,
                 request,
                 |channel, request| async move { TransactionsClient::new(channel).begin(request).await },
                 read,
             )
-            .await?;
-        Ok(taken.map_or(Begun::Ours(transaction), Begun::Taken))
+            .await
     }
 
     /// Opens a session for this instance: whoever worked under it before is fenced. What he had not asked to commit is

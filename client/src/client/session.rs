@@ -38,10 +38,9 @@ impl Session {
     /// # Errors
     /// [`CallError`].
     pub async fn begin(&self, timeout: Duration) -> Result<Transaction, CallError> {
-        match self.verdict.begin_as(self.transaction(), timeout, None, Some(&self.reference)).await? {
-            Begun::Ours(transaction) => Ok(transaction),
-            Begun::Taken(_) => unreachable!("without a key nobody else can have it"),
-        }
+        let transaction = self.transaction();
+        self.verdict.register(transaction.xid(), timeout, None, Some(&self.reference)).await?;
+        Ok(transaction)
     }
 
     /// Begins once for this key, as [`Verdict::begin_once`] does.
@@ -49,7 +48,8 @@ impl Session {
     /// # Errors
     /// [`CallError`].
     pub async fn begin_once(&self, key: impl Into<String>, timeout: Duration) -> Result<Begun, CallError> {
-        let key = super::handle::key_of(key.into())?;
-        self.verdict.begin_as(self.transaction(), timeout, Some(key), Some(&self.reference)).await
+        let (transaction, key) = (self.transaction(), super::handle::key_of(key.into())?);
+        let taken = self.verdict.register(transaction.xid(), timeout, Some(key), Some(&self.reference)).await?;
+        Ok(taken.map_or(Begun::Ours(transaction), Begun::Taken))
     }
 }
