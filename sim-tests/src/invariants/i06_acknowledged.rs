@@ -32,7 +32,7 @@ pub(super) fn check(evidence: &Evidence) -> Vec<String> {
             What::Answered { xid, answer: Answer::Decided { outcome, index, .. }, .. } => {
                 tells(*index, event.at, format!("{who} was told that {xid} is {outcome}"));
             }
-            What::OutcomeCame { branch, outcome, .. } => {
+            What::OutcomeCame { branch, outcome, .. } if !evidence.has_no_part(*branch, *outcome) => {
                 let sentence = evidence.oracle.cases.get(&branch.xid).and_then(|case| case.outcome);
                 if let Some(sentence) = sentence {
                     tells(sentence.index, event.at, format!("{who} was told that {branch} is {outcome}"));

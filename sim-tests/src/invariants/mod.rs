@@ -123,6 +123,7 @@ impl Evidence {
                     outcome: *outcome,
                     index: Some(*index),
                 }),
+                What::OutcomeCame { branch, outcome, .. } if self.has_no_part(*branch, *outcome) => None,
                 What::OutcomeCame { branch, outcome, .. } => Some(Told {
                     who: format!("{} (branch {})", who(), branch.number),
                     xid: branch.xid,
@@ -157,6 +158,14 @@ impl Evidence {
             branches.iter().filter_map(deed).collect::<Vec<_>>()
         };
         ordered.flat_map(of).collect()
+    }
+
+    /// Whether this is what a branch hears that is not in the closed list of its transaction: it rolls back, whatever
+    /// the others do.
+    fn has_no_part(&self, branch: BranchId, outcome: Outcome) -> bool {
+        let case = self.oracle.cases.get(&branch.xid);
+        outcome == Outcome::Aborted
+            && case.is_some_and(|case| case.closed && !case.branches.contains_key(&branch.number))
     }
 
     /// Whether the cluster may have forgotten this transaction.

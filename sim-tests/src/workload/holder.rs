@@ -16,6 +16,7 @@ use super::{
     calls::{decided, failed},
 };
 use crate::{
+    bank::Deed,
     flaws::Flaw,
     history::{Answer, Ask, What},
     world::{bank_name, bank_of},
@@ -69,7 +70,7 @@ impl Lane {
         }
         if self.chance(0.15) {
             let bank = self.random().random_range(0..self.shared.plan.banks);
-            let (resource, payload) = (bank_name(bank), "list:0".into());
+            let (resource, payload) = (bank_name(bank), Deed::Append { list: 0 }.payload(0).into());
             let stranger = Branch { number: LEFT_OUT, resource, payload, vote: None };
             drop(self.prepare(xid, &stranger).await);
             self.shared.work.left_out(bank, BranchId { xid, number: LEFT_OUT });
@@ -86,7 +87,7 @@ impl Lane {
                 _ => 0,
             }
         };
-        sleep(Duration::from_millis(pause)).await;
+        self.pause(pause).await;
         loop {
             let call = self.asks(xid, Ask::Commit);
             let done = transaction.commit().await;
@@ -100,6 +101,29 @@ impl Lane {
                 }
             }
         }
+    }
+
+    /// Commits, for the first time that anybody hears of it, when its xid is about to be too old.
+    pub(super) async fn commit_late(&self) {
+        let transaction = self.order(self.verdict.transaction());
+        self.shared.work.withhold(transaction.xid());
+        let rules = &self.shared.plan.rules;
+        let old = rules.retention_ms + rules.max_lifetime_ms;
+        let pause = self.random().random_range(old - 1_000..old + 1_000);
+        self.pause(pause).await;
+        self.commit(&transaction).await;
+    }
+
+    /// Waits, in milliseconds, unless nothing new is begun any more.
+    async fn pause(&self, ms: u64) {
+        const STEP_MS: u64 = 50;
+        for _ in 0..ms / STEP_MS {
+            if self.shared.work.is_closing() {
+                return;
+            }
+            sleep(Duration::from_millis(STEP_MS)).await;
+        }
+        sleep(Duration::from_millis(ms % STEP_MS)).await;
     }
 
     async fn prepare(&self, xid: Xid, branch: &Branch) -> Option<verdict_client::participant::Voted> {

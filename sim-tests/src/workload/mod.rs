@@ -67,6 +67,10 @@ impl Work {
         self.table().closing = true;
     }
 
+    fn is_closing(&self) -> bool {
+        self.table().closing
+    }
+
     /// Lanes that still work.
     #[must_use]
     pub fn busy(&self) -> usize {
@@ -246,6 +250,7 @@ impl Lane {
             here
         });
         match style.map_or(Style::Plain, |(style, _)| *style) {
+            Style::Plain if self.shared.plan.forgets() && self.chance(0.3) => self.commit_late().await,
             Style::Plain => self.commit(&self.order(self.verdict.transaction())).await,
             Style::Enlist => {
                 let mut transaction = self.order(self.verdict.transaction());

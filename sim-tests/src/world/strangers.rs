@@ -8,7 +8,7 @@ use verdict_client::{
 use verdict_protocol::{BranchId, LogTime, Settlement, Vote, Xid};
 
 use super::{BEGINNING_MS, Shared, bank_name, lock, teller::Teller};
-use crate::{history::now, plan::Place};
+use crate::{bank::Deed, history::now, plan::Place};
 
 impl Shared {
     /// A session on a bank, and the newest stamp that any bank has heard; none before there is one.
@@ -41,7 +41,7 @@ impl Shared {
                 wrong.push(format!("bank {bank} says that it committed a branch that it never heard of"));
             }
             drop(teller.manager.rollback(settle(2)).await);
-            let (branch, payload) = (of(2), "list:0".into());
+            let (branch, payload) = (of(2), Deed::Append { list: 0 }.payload(0).into());
             let vote_timeout = std::time::Duration::ZERO;
             let request = Prepare { stamp, branch, resource: resource.clone(), payload, vote_timeout };
             let voted = teller.manager.prepare(request).await;
