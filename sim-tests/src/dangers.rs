@@ -154,6 +154,16 @@ impl Count<'_> {
                 let times = u64::from(seen.len() > 1 && seen.iter().all(|(_, times)| *times > 0));
                 self.add("! a reader found a transaction in all its lists", times);
             }
+            What::Concluded { fence: true, committed: false, .. } => {
+                self.add("! a branch was fenced before it decided", 1)
+            }
+            What::Concluded { fence: true, committed: true, .. } => self.add("! a fence came after the decision", 1),
+            What::Concluded { .. } => self.add("! a branch was given the decision", 1),
+            What::KeyGranted { .. } => self.add("! a key was given to an attempt", 1),
+            What::SessionOpened { epoch, .. } => {
+                let times = u64::from(*epoch > 1);
+                self.add("! a session was taken over", times);
+            }
             What::Asked { .. } => self.add("calls of clients", 1),
             What::Answered { answer: Answer::Unknown, .. } => self.add("calls without an answer", 1),
             What::Answered { answer: Answer::Refused(_), .. } => self.add("calls that were refused", 1),

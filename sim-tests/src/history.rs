@@ -83,6 +83,22 @@ pub enum What {
         outcome: Outcome,
         settlement: Settlement,
     },
+    /// A participant that was given the decision, or fenced, has answered.
+    Concluded {
+        branch: BranchId,
+        fence: bool,
+        committed: bool,
+    },
+    /// A client has the right to work under a key.
+    KeyGranted {
+        key: String,
+        xid: Xid,
+    },
+    /// A client has opened a session.
+    SessionOpened {
+        name: String,
+        epoch: u64,
+    },
     NotAnswered {
         branch: BranchId,
         error: String,
@@ -279,6 +295,15 @@ impl fmt::Display for What {
             Self::Voted { branch, vote } => write!(f, "votes {vote:?} for {branch}"),
             Self::OutcomeCame { branch, outcome, term } => write!(f, "is told {outcome} of {branch} by term {term}"),
             Self::Settled { branch, outcome, settlement } => write!(f, "settled {branch} {outcome}: {settlement:?}"),
+            Self::Concluded { branch, fence, committed } => {
+                let (asked, said) = (
+                    if *fence { "fenced" } else { "given the decision" },
+                    if *committed { "committed" } else { "never" },
+                );
+                write!(f, "is {asked} for {branch}: {said}")
+            }
+            Self::KeyGranted { key, xid } => write!(f, "works under key {key:?} as {xid}"),
+            Self::SessionOpened { name, epoch } => write!(f, "has opened {name:?} in epoch {epoch}"),
             Self::NotAnswered { branch, error } => write!(f, "has no answer for {branch}: {error}"),
             Self::Effect { branch, effect } => write!(f, "{effect:?} {branch}"),
             Self::ListsRead { xid, seen } => write!(f, "finds {xid} in lists: {seen:?}"),

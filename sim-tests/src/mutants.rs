@@ -50,8 +50,6 @@ const TIES: &str = "no effect: a term can have several leaders, in the order of 
                     once do not block each other; 200 seeds without jitter were as calm as with it";
 const SAGAS: &str = "waits for sagas";
 const OUTBOX: &str = "waits for the outbox";
-const DELEGATION: &str = "waits for a simulated workload that delegates";
-const SESSIONS: &str = "waits for a simulated workload with sessions";
 const RESTORE: &str = "waits for backup and restore";
 const DATABASES: &str = "waits for databases in the simulation: real ones are tested without it";
 
@@ -78,7 +76,7 @@ pub const ALL: [Mutant; 57] = [
     patch(19, "the purge point is not persisted"),
     patch(20, "the snapshot loses transactions in doubt"),
     wrapper(21, Flaw::XidReused, "a transaction id is used again after a restart"),
-    not(22, "a participant ignores a session's epoch", SESSIONS),
+    patch(22, "a session's epoch is ignored"),
     patch(23, "\"unknown transaction\" counts as an acknowledgement of commit"),
     patch(24, "any error counts as an acknowledgement"),
     patch(25, "a transaction is forgotten before all its acknowledgements"),
@@ -106,14 +104,14 @@ pub const ALL: [Mutant; 57] = [
     patch(47, "an unknown branch answers Prepare with READ_ONLY"),
     patch(48, "a client behind the horizon hears ABORTED"),
     patch(49, "log time follows one leader's wall clock"),
-    not(50, "Abort is accepted after Delegate", DELEGATION),
-    not(51, "a delegate is asked before Delegate is applied", DELEGATION),
-    not(52, "a last resource is asked before all others voted", DELEGATION),
+    patch(50, "Abort is accepted after the decision was delegated"),
+    patch(51, "a delegate is asked before the log says that it decides"),
+    patch(52, "a last resource is asked before all others voted"),
     not(53, "the sweep does not ask the ledger", DATABASES),
     not(54, "XAER_NOTA is taken for done", DATABASES),
     not(55, "a restored cluster presumes", RESTORE),
     patch(56, "a node whose log lost acknowledged entries elects"),
-    not(57, "OpenSession answers while a predecessor's transaction is voting", SESSIONS),
+    patch(57, "OpenSession answers while a predecessor's transaction is voting"),
 ];
 
 /// The one of this name.

@@ -134,7 +134,7 @@ const LEAST: u64 = 10;
 const LEAST_IN: u64 = 400;
 
 /// Situations that a batch must have been in.
-pub const DANGERS: [&str; 20] = [
+pub const DANGERS: [&str; 25] = [
     "! a leader died while branches were in doubt",
     "! the leader died between the last vote and its append",
     "! a participant died between vote and outcome",
@@ -154,6 +154,11 @@ pub const DANGERS: [&str; 20] = [
     "! a rollback came before its prepare",
     "! a seat that was promised was refused to another",
     "! a reader found a transaction in all its lists",
+    "! a branch was given the decision",
+    "! a branch was fenced before it decided",
+    "! a fence came after the decision",
+    "! a key was given to an attempt",
+    "! a session was taken over",
     "calm seeds",
 ];
 

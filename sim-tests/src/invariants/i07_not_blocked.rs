@@ -47,7 +47,7 @@ fn longest(spans: &[Span], from: Duration, to: Duration) -> Duration {
 
 /// When a transaction should have been decided, by the log and by true time.
 fn deadlines(evidence: &Evidence) -> BTreeMap<Xid, Duration> {
-    let cases = evidence.oracle.cases.iter().filter(|(_, case)| !case.delegated);
+    let cases = evidence.oracle.cases.iter().filter(|(_, case)| case.delegate.is_none());
     let due = cases.filter_map(|(xid, case)| {
         let (index, after_ms) = case.due?;
         Some((*xid, *evidence.settled_at.get(&index)? + Duration::from_millis(after_ms)))
@@ -93,7 +93,7 @@ pub fn in_doubt(evidence: &Evidence) -> Vec<Lasted> {
         let of = if let Some(due) = due.get(&branch.xid) {
             let from = decided.map_or(*due, |decided| decided.min(*due)).max(promised);
             longest(spans, from, settled)
-        } else if evidence.oracle.cases.get(&branch.xid).is_some_and(|case| case.delegated) {
+        } else if evidence.oracle.cases.get(&branch.xid).is_some_and(|case| case.delegate.is_some()) {
             // It waits for its delegate, and then for nothing.
             decided.map_or(Duration::ZERO, |decided| longest(spans, decided.max(promised), settled))
         } else {

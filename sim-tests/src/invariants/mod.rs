@@ -13,6 +13,8 @@ pub mod i07_not_blocked;
 mod i08_effects;
 mod i09_no_late_work;
 mod i10_deposed;
+mod i10_sessions;
+mod i11_one_attempt;
 mod i11_same_answer;
 mod i12_status_forward;
 mod i13_lists;
@@ -71,7 +73,7 @@ pub struct Evidence {
 
 type Check = fn(&Evidence) -> Vec<String>;
 
-const ALL: [(&str, Check); 24] = [
+const ALL: [(&str, Check); 26] = [
     ("I1 one outcome", i01_one_outcome::check),
     ("I2 an outcome never changes", i02_never_changes::check),
     ("I3 committed only with every vote", i03_every_vote::check),
@@ -82,7 +84,9 @@ const ALL: [(&str, Check); 24] = [
     ("I8 at most one effect", i08_effects::check),
     ("I9 no late work", i09_no_late_work::check),
     ("I10 a deposed leader changes nothing", i10_deposed::check),
+    ("I10 a session is its own", i10_sessions::check),
     ("I11 a retry has the same answer", i11_same_answer::check),
+    ("I11 one attempt for a key", i11_one_attempt::check),
     ("I12 a status never goes back", i12_status_forward::check),
     ("I13 money", i13_money::check),
     ("I13 no seat twice", i13_seats::check),

@@ -4,6 +4,7 @@
 //! client may take it up under its xid, as a restarted process would.
 
 mod calls;
+mod desks;
 mod holder;
 mod lists;
 mod seats;
@@ -18,7 +19,7 @@ use std::{
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use tokio::time::{sleep, timeout};
 use verdict_client::{Branch, Transaction, Verdict};
-use verdict_protocol::{BranchId, Xid};
+use verdict_protocol::{BranchId, BranchNumber, Xid};
 
 pub use self::calls::look_up;
 use crate::{
@@ -37,6 +38,8 @@ struct Table {
     ordered: BTreeMap<Xid, Vec<Branch>>,
     /// What commit is to list, where that is not all that was ordered.
     listed: BTreeMap<Xid, Vec<Branch>>,
+    /// The branch that decides, where one does.
+    delegates: BTreeMap<Xid, BranchNumber>,
     /// Branches that were prepared and are in no list.
     left_out: BTreeSet<(usize, BranchId)>,
     /// Those of them that nobody has heard the outcome of.
@@ -53,8 +56,8 @@ impl Work {
     #[must_use]
     pub fn new(clients: usize, transactions: u64) -> Self {
         let (ordered, open, busy) = (BTreeMap::new(), BTreeSet::new(), vec![0; clients]);
-        let (listed, left_out) = (BTreeMap::new(), BTreeSet::new());
-        let table = Table { ordered, listed, left_out, open, busy, left: transactions, closing: false };
+        let (listed, delegates, left_out) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        let table = Table { ordered, listed, delegates, left_out, open, busy, left: transactions, closing: false };
         Self(Mutex::new(table))
     }
 
@@ -126,6 +129,11 @@ impl Work {
         table.open.insert(xid);
     }
 
+    /// From now on this branch decides.
+    fn delegate(&self, xid: Xid, number: BranchNumber) {
+        self.table().delegates.insert(xid, number);
+    }
+
     fn left_out(&self, bank: usize, branch: BranchId) {
         self.table().left_out.insert((bank, branch));
     }
@@ -141,12 +149,12 @@ impl Work {
     }
 
     /// A transaction that somebody began and nobody knows the outcome of.
-    fn take_up(&self, random: &mut StdRng) -> Option<(Xid, Vec<Branch>)> {
+    fn take_up(&self, random: &mut StdRng) -> Option<(Xid, Vec<Branch>, Option<BranchNumber>)> {
         let table = self.table();
         let at = random.random_range(0..table.open.len().max(1));
         let xid = *table.open.iter().nth(at)?;
         let listed = table.listed.get(&xid).or_else(|| table.ordered.get(&xid));
-        Some((xid, listed?.clone()))
+        Some((xid, listed?.clone(), table.delegates.get(&xid).copied()))
     }
 }
 
@@ -206,9 +214,13 @@ enum Style {
     ReadBack,
     /// Prepares the branches itself.
     Bring,
+    /// Begins under an idempotency key, as others do.
+    Once,
+    /// Opens a session that others use too, and works under it.
+    Session,
 }
 
-const STYLES: [(Style, u32); 11] = [
+const STYLES: [(Style, u32); 13] = [
     (Style::Plain, 30),
     (Style::Enlist, 12),
     (Style::Begin, 8),
@@ -220,6 +232,8 @@ const STYLES: [(Style, u32); 11] = [
     (Style::TakeUp, 8),
     (Style::ReadBack, 8),
     (Style::Bring, 12),
+    (Style::Once, 7),
+    (Style::Session, 6),
 ];
 
 impl Lane {
@@ -251,7 +265,7 @@ impl Lane {
         });
         match style.map_or(Style::Plain, |(style, _)| *style) {
             Style::Plain if self.shared.plan.forgets() && self.chance(0.3) => self.commit_late().await,
-            Style::Plain => self.commit(&self.order(self.verdict.transaction())).await,
+            Style::Plain => self.commit(&self.delegate(self.order(self.verdict.transaction()))).await,
             Style::Enlist => {
                 let mut transaction = self.order(self.verdict.transaction());
                 if self.chance(0.5) {
@@ -274,7 +288,7 @@ impl Lane {
             }
             Style::Vanish => self.enlist(&self.order(self.verdict.transaction()), false).await,
             Style::Repeat => {
-                let transaction = self.order(self.verdict.transaction());
+                let transaction = self.delegate(self.order(self.verdict.transaction()));
                 self.commit(&transaction).await;
                 self.get(transaction.xid()).await;
                 self.commit(&transaction).await;
@@ -285,10 +299,15 @@ impl Lane {
                 self.read_lists(transaction.xid()).await;
             }
             Style::Bring => self.bring().await,
+            Style::Once => self.once().await,
+            Style::Session => self.in_session().await,
             Style::TakeUp => {
                 let found = self.shared.work.take_up(&mut self.random());
-                let Some((xid, branches)) = found else { return };
+                let Some((xid, branches, delegate)) = found else { return };
                 let mut transaction = self.verdict.resume(xid);
+                if let Some(number) = delegate {
+                    transaction.decided_by(number);
+                }
                 for branch in branches {
                     transaction.add_branch(branch).expect("the branches were right before");
                 }
@@ -340,7 +359,7 @@ impl Lane {
     }
 
     async fn abandon(&self) {
-        let transaction = self.order(self.verdict.transaction());
+        let transaction = self.delegate(self.order(self.verdict.transaction()));
         let patience = Duration::from_millis(self.random().random_range(1..400));
         if timeout(patience, self.commit(&transaction)).await.is_ok() {
             return;
@@ -355,7 +374,7 @@ impl Lane {
     }
 
     async fn race(&self) {
-        let transaction = Arc::new(self.order(self.verdict.transaction()));
+        let transaction = Arc::new(self.delegate(self.order(self.verdict.transaction())));
         let (lane, other) = (self.clone(), Arc::clone(&transaction));
         let pause = Duration::from_millis(self.random().random_range(0..60));
         let rollback = tokio::spawn(async move {

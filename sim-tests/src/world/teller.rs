@@ -106,6 +106,28 @@ impl Teller {
     }
 }
 
+impl Teller {
+    /// Answers, or dies first, or soon after.
+    async fn lives_on<T>(&self, dies: Option<Duration>, answer: T) -> T {
+        match dies {
+            Some(after) if after.is_zero() => {
+                // With its vote durable and not answered.
+                self.shared.dooms(self.place);
+                std::future::pending().await
+            }
+            Some(after) => {
+                let (shared, place) = (Arc::clone(&self.shared), self.place);
+                drop(tokio::spawn(async move {
+                    sleep(after).await;
+                    shared.dooms(place);
+                }));
+                answer
+            }
+            None => answer,
+        }
+    }
+}
+
 #[tonic::async_trait]
 impl ResourceManager for Teller {
     async fn prepare(&self, request: Prepare) -> Result<Voted, NotAnswered> {
@@ -127,22 +149,7 @@ impl ResourceManager for Teller {
         if !stalls_first && !stalls.is_zero() {
             sleep(stalls).await;
         }
-        match dies {
-            Some(after) if after.is_zero() => {
-                // With its vote durable and not answered.
-                self.shared.dooms(self.place);
-                std::future::pending().await
-            }
-            Some(after) => {
-                let (shared, place) = (Arc::clone(&self.shared), self.place);
-                drop(tokio::spawn(async move {
-                    sleep(after).await;
-                    shared.dooms(place);
-                }));
-                answer
-            }
-            None => answer,
-        }
+        self.lives_on(dies, answer).await
     }
 
     async fn commit(&self, request: Settle) -> Result<Settled, NotAnswered> {
@@ -154,7 +161,21 @@ impl ResourceManager for Teller {
     }
 
     async fn commit_one_phase(&self, request: OnePhase) -> Result<Conclusion, NotAnswered> {
-        self.manager.commit_one_phase(request).await
+        let branch = request.branch;
+        let Caprice { refuses, stalls, stalls_first, dies } = self.caprice();
+        if stalls_first {
+            sleep(stalls).await;
+        }
+        let fence = request.fence || refuses;
+        let answer = self.manager.commit_one_phase(OnePhase { fence, ..request }).await;
+        self.record(match &answer {
+            Ok(conclusion) => What::Concluded { branch, fence, committed: *conclusion == Conclusion::Committed },
+            Err(error) => What::NotAnswered { branch, error: error.to_string() },
+        });
+        if !stalls_first && !stalls.is_zero() {
+            sleep(stalls).await;
+        }
+        self.lives_on(dies, answer).await
     }
 
     async fn recover(&self, limit: usize) -> Result<Vec<BranchId>, NotAnswered> {
