@@ -1,5 +1,5 @@
 //! A branch is counted as settled only once it has acknowledged its outcome, and a transaction is said to have ended only
-//! once every branch that may be held has.
+//! once every branch that may be held has. A branch that decided needs no outcome.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::history::What;
 pub(super) fn check(evidence: &Evidence) -> Vec<String> {
     let mut acknowledged: BTreeMap<BranchId, Duration> = BTreeMap::new();
     for event in &evidence.events {
-        if let What::Settled { branch, .. } = &event.what {
+        if let What::Settled { branch, .. } | What::Concluded { branch, .. } = &event.what {
             acknowledged.entry(*branch).or_insert(event.at);
         }
     }
