@@ -18,6 +18,10 @@ use verdict_sim_tests::{
 /// Seeds at a time, in each test.
 const JOBS: usize = 2;
 
+/// So many transactions are decided under faults each time, by so many seeds at most.
+const DECIDED: u64 = 100_000;
+const MOST_SEEDS: u64 = 5_000;
+
 fn from_env(name: &str) -> Option<u64> {
     env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text:?}")))
 }
@@ -31,13 +35,16 @@ fn the_same_seed_gives_the_same_history() {
     }
 }
 
-/// `SIM_FIRST` and `SIM_SEEDS` choose others than 200 from the time of day on.
+/// As many seeds, from the time of day on, as it takes to decide [`DECIDED`] transactions. `SIM_FIRST` and `SIM_SEEDS`
+/// choose others.
 #[test]
 fn fresh_seeds_hold() {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_secs() * 1_000);
-    let (first, seeds) = (from_env("SIM_FIRST").unwrap_or(clock), from_env("SIM_SEEDS").unwrap_or(200));
-    println!("seeds from {first} on: {seeds}");
+    let (first, wanted) = (from_env("SIM_FIRST").unwrap_or(clock), from_env("SIM_SEEDS"));
+    let seeds = wanted.unwrap_or(MOST_SEEDS);
+    println!("seeds from {first} on");
     let mut failures = Vec::new();
+    let mut decided = 0;
     let totals: Totals = swarm::many(&Batch { first, seeds, jobs: JOBS, flaw: None }, |report| {
         if !report.passed() {
             let said: Vec<String> = report.violations.iter().map(ToString::to_string).collect();
@@ -47,10 +54,13 @@ fn fresh_seeds_hold() {
                 said.join("\n  ")
             ));
         }
-        Flow::Go
+        let outcomes = ["transactions committed", "transactions aborted"];
+        decided += outcomes.map(|name| report.counters.get(name).copied().unwrap_or(0)).iter().sum::<u64>();
+        if wanted.is_none() && decided >= DECIDED { Flow::Stop } else { Flow::Go }
     });
     println!("{totals}");
-    assert!(failures.is_empty(), "{} seeds of {seeds} failed:\n{}", failures.len(), failures.join("\n"));
+    assert!(wanted.is_some() || decided >= DECIDED, "{seeds} seeds decided {decided} transactions only");
+    assert!(failures.is_empty(), "{} seeds of {} failed:\n{}", failures.len(), totals.seeds, failures.join("\n"));
     assert_eq!(totals.shortcomings(), Vec::<String>::new());
 }
 

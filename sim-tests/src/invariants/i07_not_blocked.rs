@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// X.
-pub const BOUND: Duration = Duration::from_millis(10 * ELECTION_MOST.as_millis() as u64);
+pub const BOUND: Duration = ELECTION_MOST.saturating_mul(10);
 
 /// How long something lasted that should be over, and what it was.
 #[derive(Clone, Debug)]
