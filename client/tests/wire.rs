@@ -71,7 +71,7 @@ fn enums_keep_their_meaning_and_nothing_is_made_up() {
 #[test]
 fn an_outcome_with_a_reason_of_a_newer_version_is_still_read() {
     let xid = Xid::new(LogTime::from_millis(1), 0, 1);
-    let reason = v1::Reason { code: "FENCED".to_owned(), text: "a newer instance".to_owned(), ..v1::Reason::default() };
+    let reason = v1::Reason { code: "NEWS".to_owned(), text: "what nobody knows".to_owned(), ..v1::Reason::default() };
     let wire = v1::TransactionStatus {
         xid: xid.to_wire(),
         state: v1::State::Ended.into(),
@@ -81,7 +81,7 @@ fn an_outcome_with_a_reason_of_a_newer_version_is_still_read() {
     };
     let decision = TransactionStatus::from_wire(wire).unwrap().decision.unwrap();
     assert_eq!(decision.outcome, Outcome::Aborted);
-    assert_eq!(decision.reason.unwrap().text, "FENCED: a newer instance");
+    assert_eq!(decision.reason.unwrap().text, "NEWS: what nobody knows");
 }
 
 #[test]
