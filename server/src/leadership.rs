@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::sleep;
-use tracing::info;
+use tracing::{info, warn};
 use verdict_protocol::{ClusterId, Rules};
 use verdict_raft_log::Replica;
 
@@ -60,16 +60,48 @@ pub(crate) async fn steer(engine: Arc<Engine>) {
 
 /// Founds the cluster if this node leads one that is not founded yet, and ends when it is.
 ///
-/// A first leader waits a while for the clocks of all nodes, so that one that is wrong does not set the time.
+/// A first leader waits for the clocks of all nodes, or after a while for those of a majority that agree: one that is
+/// wrong must not set the time, and of two that differ nobody knows which it is.
 pub(crate) async fn found(engine: Arc<Engine>, walls: Arc<Walls>, nodes: usize, cluster: ClusterId, rules: Rules) {
     let mut waited = Duration::ZERO;
+    let mut told = false;
     while !engine.is_founded() {
         if engine.leads() {
-            if walls.readings().len() >= nodes || waited >= CLOCKS_WITHIN {
+            let readings = walls.readings();
+            let agree = agree(&readings, nodes, rules.max_skew_ms);
+            if readings.len() >= nodes || (waited >= CLOCKS_WITHIN && agree) {
                 engine.found(cluster, rules);
+            } else if waited >= CLOCKS_WITHIN && !std::mem::replace(&mut told, true) {
+                warn!(
+                    clocks_ms = ?readings,
+                    "the clocks of the nodes that are there differ too much to found the cluster: correct them, or start \
+                     the others"
+                );
             }
             waited += FOUND_EVERY;
         }
         sleep(FOUND_EVERY).await;
+    }
+}
+
+/// Whether some clock has a majority of all nodes' clocks, itself among them, within `most_ms`.
+fn agree(readings: &[u64], nodes: usize, most_ms: u64) -> bool {
+    let near = |one: u64| readings.iter().filter(|other| one.abs_diff(**other) <= most_ms).count();
+    readings.iter().any(|one| near(*one) * 2 > nodes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_clocks_that_differ_nobody_knows_which_is_wrong() {
+        assert!(agree(&[7], 1, 0));
+        assert!(!agree(&[7], 3, 5));
+        assert!(agree(&[7, 12], 3, 5));
+        assert!(!agree(&[7, 13], 3, 5));
+        assert!(agree(&[7, 12, 900], 3, 5));
+        assert!(!agree(&[7, 12, 900], 5, 5));
+        assert!(agree(&[7, 9, 12, 900], 5, 5));
     }
 }

@@ -24,7 +24,7 @@ use super::types::LogId;
 use crate::files::{LogFiles, Purged, RepairFrom};
 use crate::{PeerLink, StartError};
 
-/// Repairs the files if they are damaged; asks again until it works or the time is over.
+/// Repairs the files if they are damaged; asks again until it works, the disk fails, or the time is over.
 pub(crate) async fn if_needed(
     options: &Options,
     mut opened: Opened,
@@ -35,20 +35,28 @@ pub(crate) async fn if_needed(
         (Some(damage), _) | (None, Some(damage)) => damage.to_string(),
     };
     tracing::warn!(node = %options.node, %damage, "acknowledged entries may be gone; fetching them before joining");
+    let failed = |source| StartError::Storage { node: options.node, source };
     let attempts = async {
-        while let Err(why) = attempt(options, &mut opened, link).await {
-            tracing::warn!(node = %options.node, %why, "the repair is tried again");
-            tokio::time::sleep(options.election_max).await;
+        loop {
+            match attempt(options, &mut opened, link).await {
+                Ok(()) => return Ok(()),
+                // What a disk that failed once holds is not known: not in this run.
+                Err(NotYet::Storage(source)) => return Err(failed(source)),
+                Err(NotYet::Files(error)) => return Err(failed(std::io::Error::other(error))),
+                Err(why) => {
+                    tracing::warn!(node = %options.node, %why, "the repair is tried again");
+                    tokio::time::sleep(options.election_max).await;
+                }
+            }
         }
     };
-    let repaired = tokio::time::timeout(options.repair_within, attempts).await;
-    if repaired.is_err() {
-        return Err(StartError::Damaged(format!(
+    tokio::time::timeout(options.repair_within, attempts).await.unwrap_or_else(|_| {
+        Err(StartError::Damaged(format!(
             "node {}: {damage}. No peer could give it back within {:?}: a majority of the other nodes must be running \
              and connected. Start again once it is",
             options.node, options.repair_within
-        )));
-    }
+        )))
+    })?;
     tracing::info!(node = %options.node, "repaired");
     Ok(opened)
 }
