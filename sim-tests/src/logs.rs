@@ -135,18 +135,20 @@ impl Journal {
         }
     }
 
-    /// A node leads, with a log that reaches up to `last`.
+    /// A node leads, with a log that reaches up to `last`. It has all that was settled in terms before its own: one that
+    /// was paused as a candidate may still come to lead in a term that is over, and lack what was settled since.
     pub fn leads(&self, node: u64, term: u64, last: u64) {
         let mut inner = self.lock();
         let Inner { written, settled, furthest, wrong, .. } = &mut *inner;
         let from = furthest.get(&node).map_or(0, |index| index + 1);
         let own = written.get(&node);
-        for (index, (_, body)) in settled.range(from..) {
+        let older = |(_, (_, body)): &(&u64, &(u64, Bytes))| self::term(body).is_some_and(|of| of < term);
+        for (index, (_, body)) in settled.range(from..).filter(older) {
             if own.and_then(|own| own.get(index)) != Some(body) {
                 wrong.push(format!("node {node} leads in term {term} without the settled entry at {index}"));
             }
         }
-        let end = settled.last_key_value().map_or(0, |(index, _)| *index);
+        let end = settled.iter().rev().find(older).map_or(0, |(index, _)| *index);
         if end > last {
             wrong.push(format!("node {node} leads in term {term} with a log up to {last}; settled is {end}"));
         }

@@ -11,7 +11,7 @@ use std::{
 use verdict_sim_tests::{
     mutants::{self, How},
     overrides::Overrides,
-    report::Totals,
+    report::{Report, Totals},
     swarm::{self, Batch, Flow},
 };
 
@@ -21,6 +21,8 @@ const JOBS: usize = 2;
 /// So many transactions are decided under faults each time, by so many seeds at most.
 const DECIDED: u64 = 100_000;
 const MOST_SEEDS: u64 = 5_000;
+/// And by the way so many seeds that nobody has seen; each night there are more.
+const FRESH: u64 = 60;
 
 fn from_env(name: &str) -> Option<u64> {
     env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text:?}")))
@@ -35,17 +37,29 @@ fn the_same_seed_gives_the_same_history() {
     }
 }
 
-/// As many seeds, from the time of day on, as it takes to decide [`DECIDED`] transactions. `SIM_FIRST` and `SIM_SEEDS`
-/// choose others.
+/// From 1 on, as many seeds as it takes to decide [`DECIDED`] transactions.
+#[test]
+fn a_hundred_thousand_transactions_hold() {
+    let mut decided = 0;
+    let totals = hold(1, MOST_SEEDS, |report| {
+        let outcomes = ["transactions committed", "transactions aborted"];
+        decided += outcomes.map(|name| report.counters.get(name).copied().unwrap_or(0)).iter().sum::<u64>();
+        if decided >= DECIDED { Flow::Stop } else { Flow::Go }
+    });
+    assert!(decided >= DECIDED, "{} seeds decided {decided} transactions only", totals.seeds);
+}
+
+/// Seeds that nobody has seen, from the time of day on. `SIM_FIRST` and `SIM_SEEDS` choose others.
 #[test]
 fn fresh_seeds_hold() {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_secs() * 1_000);
-    let (first, wanted) = (from_env("SIM_FIRST").unwrap_or(clock), from_env("SIM_SEEDS"));
-    let seeds = wanted.unwrap_or(MOST_SEEDS);
+    hold(from_env("SIM_FIRST").unwrap_or(clock), from_env("SIM_SEEDS").unwrap_or(FRESH), |_| Flow::Go);
+}
+
+fn hold(first: u64, seeds: u64, mut go_on: impl FnMut(&Report) -> Flow) -> Totals {
     println!("seeds from {first} on");
     let mut failures = Vec::new();
-    let mut decided = 0;
-    let totals: Totals = swarm::many(&Batch { first, seeds, jobs: JOBS, flaw: None }, |report| {
+    let totals = swarm::many(&Batch { first, seeds, jobs: JOBS, flaw: None }, |report| {
         if !report.passed() {
             let said: Vec<String> = report.violations.iter().map(ToString::to_string).collect();
             failures.push(format!(
@@ -54,14 +68,12 @@ fn fresh_seeds_hold() {
                 said.join("\n  ")
             ));
         }
-        let outcomes = ["transactions committed", "transactions aborted"];
-        decided += outcomes.map(|name| report.counters.get(name).copied().unwrap_or(0)).iter().sum::<u64>();
-        if wanted.is_none() && decided >= DECIDED { Flow::Stop } else { Flow::Go }
+        go_on(report)
     });
     println!("{totals}");
-    assert!(wanted.is_some() || decided >= DECIDED, "{seeds} seeds decided {decided} transactions only");
     assert!(failures.is_empty(), "{} seeds of {} failed:\n{}", failures.len(), totals.seeds, failures.join("\n"));
     assert_eq!(totals.shortcomings(), Vec::<String>::new());
+    totals
 }
 
 /// The corpus: seeds that once failed, and those that find a seeded bug, without the bug.

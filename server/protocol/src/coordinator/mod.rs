@@ -203,7 +203,7 @@ impl Coordinator {
                 self.propose(Pending::Change { token, xid }, vec![command], effects);
             }
             Request::Commit { xid, branches, vote_timeout_ms, delegate, session } => {
-                if ledger.would_close(xid, &branches, delegate) {
+                if ledger.would_close(xid, &branches, delegate, session.as_ref()) {
                     let deadline = now.plus(vote_timeout_ms);
                     let closing = Closing { branches: &branches, delegate, deadline };
                     self.ask_early(now, xid, &closing, ledger, effects);

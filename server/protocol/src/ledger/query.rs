@@ -6,7 +6,7 @@ use super::{
     Ledger, OpenTransaction, Phase, Recorded, Rules,
     transition::{Door, Event, Ruling, Standing, rule},
 };
-use crate::{BranchId, BranchNumber, ClusterId, Key, ListedBranch, LogTime, Outcome, Reason, Vote, Xid};
+use crate::{BranchId, BranchNumber, ClusterId, Key, ListedBranch, LogTime, Outcome, Reason, SessionRef, Vote, Xid};
 
 /// A transaction's state as clients know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,9 +189,17 @@ impl Ledger {
 
     /// Whether a Prepare with these branches would close the list if it were applied now. Only a hint: `apply` judges.
     #[must_use]
-    pub fn would_close(&self, xid: Xid, branches: &[ListedBranch], delegate: Option<BranchNumber>) -> bool {
+    pub fn would_close(
+        &self,
+        xid: Xid,
+        branches: &[ListedBranch],
+        delegate: Option<BranchNumber>,
+        session: Option<&SessionRef>,
+    ) -> bool {
         let fit = self.prepare_fit(xid, branches, delegate);
-        self.cluster.is_some() && rule(self.standing(xid), Event::Prepare(fit)) == Ruling::Close
+        self.cluster.is_some()
+            && self.is_current(session)
+            && rule(self.standing(xid), Event::Prepare(fit)) == Ruling::Close
     }
 
     /// Whether the branch voted PREPARED and has not acknowledged an outcome.

@@ -74,6 +74,11 @@ impl Ledger {
         }
     }
 
+    /// Whether work under this session may begin, as the ledger stands.
+    pub(super) fn is_current(&self, session: Option<&SessionRef>) -> bool {
+        session.is_none_or(|of| self.sessions.get(&of.name).is_some_and(|known| known.epoch == of.epoch))
+    }
+
     /// The epoch in which this instance has opened a session, and whether a predecessor's transaction is still undecided;
     /// none if another one has opened it since.
     #[must_use]
