@@ -81,7 +81,8 @@ async fn branch(table: &BranchTable, n: u64) -> Duration {
     let resource: verdict_client::ResourceName = "seats".try_into().unwrap();
     let vote_timeout = Duration::from_secs(60);
     let start = Instant::now();
-    let prepare = Prepare { stamp, branch, resource: resource.clone(), payload: payload.clone(), vote_timeout };
+    let prepare =
+        Prepare { stamp, branch, resource: resource.clone(), payload: payload.clone(), vote_timeout, credential: None };
     assert_eq!(table.prepare(prepare).await.unwrap().vote, Vote::Prepared);
     let took = start.elapsed();
     assert_eq!(table.commit(Settle { stamp, branch, resource, payload }).await.unwrap(), Settled::DONE);

@@ -70,10 +70,11 @@ pub mod resource;
 pub mod wire;
 
 pub use client::{
-    Backoff, Begun, Branch, BranchStatus, CallError, Clock, ClusterStatus, Decision, ListQuery, NodeStatus, Options,
-    OptionsError, Order, Page, RefusalCode, Session, SystemClock, Transaction, TransactionStatus, Verdict, endpoint,
+    Backoff, Begun, Branch, BranchStatus, CallError, Clock, ClusterStatus, Decision, Enlisted, ListQuery, LocalBranch,
+    NodeStatus, Options, OptionsError, Order, Page, RefusalCode, Session, SystemClock, Transaction, TransactionStatus,
+    Verdict, endpoint,
 };
 pub use verdict_protocol::{
-    BranchId, BranchNumber, ClusterId, Conclusion, LogTime, Outcome, Reason, ReasonCode, Resolution, ResourceName,
-    SessionRef, Settlement, State, Vote, Word, Xid,
+    BranchId, BranchNumber, ClusterId, Conclusion, Credential, LogTime, Outcome, Reason, ReasonCode, Resolution,
+    ResourceName, SessionRef, Settlement, State, Vote, Word, Xid,
 };

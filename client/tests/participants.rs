@@ -38,7 +38,14 @@ fn seats() -> ResourceName {
 
 fn prepare(n: u64) -> Prepare {
     let payload = Bytes::from_static(b"one seat");
-    Prepare { stamp: STAMP, branch: branch(n), resource: seats(), payload, vote_timeout: Duration::from_secs(9) }
+    Prepare {
+        stamp: STAMP,
+        branch: branch(n),
+        resource: seats(),
+        payload,
+        vote_timeout: Duration::from_secs(9),
+        credential: None,
+    }
 }
 
 fn quick() -> ParticipantOptions {

@@ -230,7 +230,7 @@ async fn the_rest_of_the_surface_reaches_the_cluster() {
     let first = begun.enlist("seats".try_into().unwrap(), "one seat".into()).await.unwrap();
     let second = begun.enlist_as(7, "wallet".try_into().unwrap(), "3.00".into()).await.unwrap();
     let third = begun.add("tickets".try_into().unwrap(), "one".into()).unwrap();
-    assert_eq!([first.number, second.number, third.number], [1, 7, 8]);
+    assert_eq!([first.branch.number, second.branch.number, third.number], [1, 7, 8]);
     assert_eq!(node.xids(), [begun.xid(); 3]);
     let page = verdict.list(ListQuery { after: Some(begun.xid()), ..ListQuery::default() }).await.unwrap();
     assert_eq!((page.transactions[0].xid, page.more), (begun.xid(), true));

@@ -134,7 +134,14 @@ fn branch(n: u64) -> BranchId {
 fn prepare(n: u64, payload: &'static [u8]) -> Prepare {
     let resource = "seats".try_into().unwrap();
     let vote_timeout = Duration::from_secs(60);
-    Prepare { stamp: stamp(0), branch: branch(n), resource, payload: Bytes::from_static(payload), vote_timeout }
+    Prepare {
+        stamp: stamp(0),
+        branch: branch(n),
+        resource,
+        payload: Bytes::from_static(payload),
+        vote_timeout,
+        credential: None,
+    }
 }
 
 fn settle(n: u64) -> Settle {

@@ -67,7 +67,11 @@ async fn prepare(table: &BranchTable, n: u64) -> Vote {
     let resource = "work".try_into().unwrap();
     let payload = Bytes::from_static(b"work");
     let vote_timeout = Duration::from_secs(60);
-    table.prepare(Prepare { stamp: STAMP, branch: branch(n), resource, payload, vote_timeout }).await.unwrap().vote
+    table
+        .prepare(Prepare { stamp: STAMP, branch: branch(n), resource, payload, vote_timeout, credential: None })
+        .await
+        .unwrap()
+        .vote
 }
 
 fn open(path: &Path) -> BranchTable {

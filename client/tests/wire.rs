@@ -29,7 +29,14 @@ fn messages_come_back_as_they_went() {
     there_and_back(branch);
     there_and_back(Settle { stamp, branch, resource: resource.clone(), payload: payload.clone() });
     let vote_timeout = Duration::from_millis(1500);
-    there_and_back(Prepare { stamp, branch, resource: resource.clone(), payload: payload.clone(), vote_timeout });
+    there_and_back(Prepare {
+        stamp,
+        branch,
+        resource: resource.clone(),
+        payload: payload.clone(),
+        vote_timeout,
+        credential: None,
+    });
     there_and_back(Voted::PREPARED);
     there_and_back(Voted::refused(reason.clone()));
     there_and_back(Settled { settlement: Settlement::HeuristicMixed, reason: Some(reason.clone()) });

@@ -8,6 +8,7 @@ use std::{
     collections::BTreeMap,
     mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use tokio::{
@@ -15,10 +16,10 @@ use tokio::{
     time::Instant,
 };
 use tracing::{error, warn};
-use verdict_client::participant::Stamp;
+use verdict_client::participant::{OnePhase, Prepare, Settle, Stamp};
 use verdict_protocol::{
     Answer, BranchId, ClusterId, Command, Coordinator, Effect, Event, Ledger, LogClock, LogTime, Patience, ProposalId,
-    Reply, Report, Request, ResourceName, Rules, SettledItem, Settlement, Token,
+    Reply, Report, Request, ResourceName, Rules, Secret, SettledItem, Settlement, Token,
 };
 use verdict_raft_log::NodeId;
 
@@ -114,6 +115,7 @@ impl Engine {
             }
             Request::Rollback { .. }
             | Request::Vote { .. }
+            | Request::ReportSettled { .. }
             | Request::Inquire { .. }
             | Request::Resolve { .. }
             | Request::Forget { .. } => 2 * self.most_waiting,
@@ -172,13 +174,14 @@ impl Engine {
     /// Proposes what founds the cluster, if this node leads one that is not founded. A second time changes nothing.
     ///
     /// Log time starts here, from the clocks that were heard: nobody waits for it yet, so it may still be set.
-    pub(crate) fn found(&self, cluster: ClusterId, rules: Rules) {
+    pub(crate) fn found(&self, cluster: ClusterId, secret: Secret, rules: Rules) {
         let mut core = self.lock();
         if core.coordinator.leads() && core.ledger.cluster().is_none() {
             let (last, monotonic) = (core.ledger.at(), core.monotonic_us());
             core.clock = LogClock::start(last, monotonic, &mut self.walls.readings());
             // The coordinator's proposals are numbered from 1: the answer to this one is of no interest.
-            core.queue.push(Proposal { id: ProposalId(0), commands: vec![Command::Found { cluster, rules }] });
+            let commands = vec![Command::Found { cluster, secret, rules }];
+            core.queue.push(Proposal { id: ProposalId(0), commands });
             self.proposals.notify_one();
         }
     }
@@ -255,10 +258,10 @@ impl Engine {
     }
 
     /// How long until the coordinator wants to be woken; none if it does not.
-    pub(crate) fn until_wake(&self) -> Option<std::time::Duration> {
+    pub(crate) fn until_wake(&self) -> Option<Duration> {
         let mut core = self.lock();
         let now = core.now();
-        core.wake_at.map(|at| std::time::Duration::from_millis(at.since(now)))
+        core.wake_at.map(|at| Duration::from_millis(at.since(now)))
     }
 
     pub(crate) fn wake(self: &Arc<Self>) {
@@ -301,15 +304,18 @@ impl Engine {
             }
             Effect::Ask { branch, resource, payload, within_ms } => {
                 let Some(stamp) = core.stamp() else { return };
-                self.outbound.ask(Arc::clone(self), stamp, branch, resource, payload, within_ms);
+                let credential = core.ledger.credential(branch);
+                let vote_timeout = Duration::from_millis(within_ms);
+                let request = Prepare { stamp, branch, resource, payload, vote_timeout, credential };
+                self.outbound.ask(Arc::clone(self), request);
             }
             Effect::Delegate { branch, resource, payload, fence } => {
                 let Some(stamp) = core.stamp() else { return };
-                self.outbound.delegate(Arc::clone(self), stamp, branch, resource, payload, fence);
+                self.outbound.delegate(Arc::clone(self), OnePhase { stamp, branch, resource, payload, fence });
             }
             Effect::Tell { branch, resource, payload, outcome } => {
                 let Some(stamp) = core.stamp() else { return };
-                self.outbound.tell(Arc::clone(self), stamp, branch, resource, payload, outcome);
+                self.outbound.tell(Arc::clone(self), Settle { stamp, branch, resource, payload }, outcome);
             }
             Effect::Reply { token, reply } => {
                 if let Some(sender) = core.waiting.remove(&token) {

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::sleep;
 use tracing::{info, warn};
-use verdict_protocol::{ClusterId, Rules};
+use verdict_protocol::{ClusterId, Rules, Secret};
 use verdict_raft_log::Replica;
 
 use crate::{engine::Engine, walls::Walls};
@@ -62,7 +62,14 @@ pub(crate) async fn steer(engine: Arc<Engine>) {
 ///
 /// A first leader waits for the clocks of all nodes, or after a while for those of a majority that agree: one that is
 /// wrong must not set the time, and of two that differ nobody knows which it is.
-pub(crate) async fn found(engine: Arc<Engine>, walls: Arc<Walls>, nodes: usize, cluster: ClusterId, rules: Rules) {
+pub(crate) async fn found(
+    engine: Arc<Engine>,
+    walls: Arc<Walls>,
+    nodes: usize,
+    cluster: ClusterId,
+    secret: Secret,
+    rules: Rules,
+) {
     let mut waited = Duration::ZERO;
     let mut told = false;
     while !engine.is_founded() {
@@ -70,7 +77,7 @@ pub(crate) async fn found(engine: Arc<Engine>, walls: Arc<Walls>, nodes: usize, 
             let readings = walls.readings();
             let agree = agree(&readings, nodes, rules.max_skew_ms);
             if readings.len() >= nodes || (waited >= CLOCKS_WITHIN && agree) {
-                engine.found(cluster, rules);
+                engine.found(cluster, secret, rules);
             } else if waited >= CLOCKS_WITHIN && !std::mem::replace(&mut told, true) {
                 warn!(
                     clocks_ms = ?readings,

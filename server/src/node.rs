@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use thiserror::Error;
 use tokio::{sync::Semaphore, time::timeout};
-use verdict_protocol::{ClusterId, Patience};
+use verdict_protocol::{ClusterId, Patience, Secret};
 use verdict_raft_log::{Replica, Status, TransferError};
 
 use crate::{
@@ -51,7 +51,11 @@ impl Node {
 
         let participants = links.participants(&options.resources).map_err(StartError::Participants)?;
         let outbound = Outbound::new(participants, tasks.clone());
-        let patience = Patience { least_vote_ms: millis(options.least_vote_timeout), grace_ms: millis(options.grace) };
+        let patience = Patience {
+            least_vote_ms: millis(options.least_vote_timeout),
+            grace_ms: millis(options.grace),
+            settle_grace_ms: millis(options.settle_grace),
+        };
         let engine = Arc::new(Engine::new(patience, outbound, Arc::clone(&walls), options.max_calls));
 
         let mut endpoints = Vec::new();
@@ -74,12 +78,13 @@ impl Node {
         };
         let replica = Replica::start(log, disk, log_driver, LedgerMachine(Arc::clone(&engine)), link).await?;
 
-        let cluster = ClusterId(random.random());
+        let (cluster, secret) = (ClusterId(random.random()), Secret(random.random()));
         tasks.spawn(leadership::watch(Arc::clone(&engine), replica.clone()));
         tasks.spawn(leadership::keep_time(Arc::clone(&engine)));
         tasks.spawn(leadership::steer(Arc::clone(&engine)));
         let nodes = options.nodes.len();
-        let founding = leadership::found(Arc::clone(&engine), Arc::clone(&walls), nodes, cluster, options.rules);
+        let (engine_too, walls_too) = (Arc::clone(&engine), Arc::clone(&walls));
+        let founding = leadership::found(engine_too, walls_too, nodes, cluster, secret, options.rules);
         tasks.spawn(founding);
         tasks.spawn(proposer::run(Arc::clone(&engine), replica.clone()));
         let calls = Semaphore::new(options.max_calls);

@@ -27,6 +27,8 @@ pub struct Options {
     /// How long a branch must be held prepared before its unknown transaction is presumed aborted. Above
     /// `max_vote_timeout`.
     pub grace: Duration,
+    /// How long a client that brought a branch's vote may take to settle that branch before the cluster tells it.
+    pub settle_grace: Duration,
     /// Client calls that are worked on at a time; more are refused with RESOURCE_EXHAUSTED. As many votes, inquiries
     /// and rollbacks again have room besides.
     pub max_calls: usize,
@@ -72,6 +74,7 @@ impl Options {
             timeout: Duration::from_secs(60),
             least_vote_timeout: Duration::from_secs(2),
             grace: Duration::from_secs(90),
+            settle_grace: Duration::from_secs(1),
             max_calls: 10_000,
             rules: Rules::default(),
             log: LogOptions {
@@ -115,6 +118,11 @@ impl Options {
         }
         if self.timeout.is_zero() {
             return wrong("timeouts.transaction_ms", "must be above 0".into());
+        }
+        if self.rules.longest_lifetime_ms < self.rules.max_lifetime_ms {
+            let least = self.rules.max_lifetime_ms;
+            let problem = format!("must be at least retention.lifetime_ms, which is {least}");
+            return wrong("retention.longest_lifetime_ms", problem);
         }
         if self.max_calls == 0 {
             return wrong("limits.calls", "must be above 0".into());

@@ -2,10 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use tokio::time::timeout;
-use verdict_client::participant::{OnePhase, Prepare, Settle, Stamp, with_causes};
-use verdict_protocol::{BranchId, Event, Outcome, Recorded, ResourceName};
+use verdict_client::participant::{OnePhase, Prepare, Settle, with_causes};
+use verdict_protocol::{Event, Outcome, Recorded, ResourceName};
 
 use crate::{engine::Engine, seams::Participants, tasks::Tasks};
 
@@ -31,22 +30,13 @@ impl Outbound {
     }
 
     /// Asks a branch to prepare.
-    pub(crate) fn ask(
-        &self,
-        engine: Arc<Engine>,
-        stamp: Stamp,
-        branch: BranchId,
-        resource: ResourceName,
-        payload: Bytes,
-        within_ms: u64,
-    ) {
-        let participant = self.participants.get(&resource).cloned();
+    pub(crate) fn ask(&self, engine: Arc<Engine>, request: Prepare) {
+        let participant = self.participants.get(&request.resource).cloned();
         self.tasks.spawn(async move {
+            let (branch, vote_timeout) = (request.branch, request.vote_timeout);
             let Some(participant) = participant else {
-                return engine.handle(Event::NotAsked { branch, error: unknown(&resource) });
+                return engine.handle(Event::NotAsked { branch, error: unknown(&request.resource) });
             };
-            let vote_timeout = Duration::from_millis(within_ms);
-            let request = Prepare { stamp, branch, resource, payload, vote_timeout };
             // A third of what is left: an answer that got lost leaves time to ask again.
             let within = vote_timeout.min(ASK_WITHIN.max(vote_timeout / 3));
             engine.handle(match timeout(within, participant.prepare(request)).await {
@@ -58,21 +48,13 @@ impl Outbound {
     }
 
     /// Gives a branch the decision.
-    pub(crate) fn delegate(
-        &self,
-        engine: Arc<Engine>,
-        stamp: Stamp,
-        branch: BranchId,
-        resource: ResourceName,
-        payload: Bytes,
-        fence: bool,
-    ) {
-        let participant = self.participants.get(&resource).cloned();
+    pub(crate) fn delegate(&self, engine: Arc<Engine>, request: OnePhase) {
+        let participant = self.participants.get(&request.resource).cloned();
         self.tasks.spawn(async move {
+            let branch = request.branch;
             let Some(participant) = participant else {
-                return engine.handle(Event::NotAsked { branch, error: unknown(&resource) });
+                return engine.handle(Event::NotAsked { branch, error: unknown(&request.resource) });
             };
-            let request = OnePhase { stamp, branch, resource, payload, fence };
             engine.handle(match timeout(ASK_WITHIN, participant.commit_one_phase(request)).await {
                 Ok(Ok(conclusion)) => Event::Concluded { branch, conclusion },
                 Ok(Err(error)) => Event::NotAsked { branch, error: with_causes(&error) },
@@ -82,21 +64,13 @@ impl Outbound {
     }
 
     /// Tells a branch its outcome.
-    pub(crate) fn tell(
-        &self,
-        engine: Arc<Engine>,
-        stamp: Stamp,
-        branch: BranchId,
-        resource: ResourceName,
-        payload: Bytes,
-        outcome: Recorded<Outcome>,
-    ) {
-        let participant = self.participants.get(&resource).cloned();
+    pub(crate) fn tell(&self, engine: Arc<Engine>, request: Settle, outcome: Recorded<Outcome>) {
+        let participant = self.participants.get(&request.resource).cloned();
         self.tasks.spawn(async move {
+            let branch = request.branch;
             let Some(participant) = participant else {
-                return engine.handle(Event::NotTold { branch, error: unknown(&resource) });
+                return engine.handle(Event::NotTold { branch, error: unknown(&request.resource) });
             };
-            let request = Settle { stamp, branch, resource, payload };
             let told = async {
                 match outcome.value() {
                     Outcome::Committed => participant.commit(request).await,

@@ -3,10 +3,12 @@
 use verdict_client::wire::{FromWire as _, ToWire as _, WireError};
 use verdict_proto::v1;
 use verdict_protocol::{
-    Branch, BranchId, Coordinator, Instance, Key, Ledger, ListedBranch, LogTime, NewBranch, OpenTransaction, Order,
-    Outcome, Reason, Recorded, Resolution, ResourceName, Rules, SessionName, SessionRef, Settlement, State, Vote, Word,
-    Xid,
+    Branch, BranchId, BranchNumber, Brought, Coordinator, Credential, Instance, Key, Ledger, ListedBranch, LogTime,
+    NewBranch, OpenTransaction, Order, Outcome, Reason, Recorded, Resolution, ResourceName, Rules, SessionName,
+    SessionRef, Settlement, State, Vote, Word, Xid,
 };
+
+use crate::engine::Engine;
 
 /// What a request may not be; the text says which field, and what it may be.
 pub(crate) type Invalid = String;
@@ -28,7 +30,7 @@ pub(crate) fn new_branches(
     wire: Vec<v1::Branch>,
     knows: impl Fn(&ResourceName) -> bool,
 ) -> Result<Vec<NewBranch>, Invalid> {
-    listed_branches(wire, knows)?
+    listed_branches(wire, knows, |_, _| false)?
         .into_iter()
         .map(|listed| match listed.vote {
             None => Ok(listed.branch),
@@ -37,13 +39,25 @@ pub(crate) fn new_branches(
         .collect()
 }
 
+/// Whether the bytes are this branch's credential.
+pub(crate) fn admits(engine: &Engine, branch: BranchId, credential: &[u8]) -> bool {
+    let credential = Credential::from_slice(credential);
+    credential.is_some_and(|credential| engine.read(|ledger, _| ledger.admits(branch, &credential)))
+}
+
+pub(crate) fn settlement(wire: i32) -> Result<Settlement, Invalid> {
+    Settlement::from_wire(wire).map_err(|error| error.to_string())
+}
+
+/// `admits`: whether the bytes are the credential of the branch of that number.
 pub(crate) fn listed_branches(
     wire: Vec<v1::Branch>,
     knows: impl Fn(&ResourceName) -> bool,
+    admits: impl Fn(BranchNumber, &[u8]) -> bool,
 ) -> Result<Vec<ListedBranch>, Invalid> {
     wire.into_iter()
         .map(|branch| {
-            let number = branch.number;
+            let (number, credential) = (branch.number, branch.credential.clone());
             let branch =
                 verdict_client::Branch::from_wire(branch).map_err(|error| format!("branch {number}: {error}"))?;
             if branch.payload.len() > Rules::MAX_PAYLOAD {
@@ -54,7 +68,10 @@ pub(crate) fn listed_branches(
                 let resource = branch.resource;
                 return Err(format!("branch {number}: no resource {resource} is configured: see [resources]"));
             }
-            let vote = branch.vote.map(|voted| (voted.vote, voted.reason));
+            let vote = branch.vote.map(|voted| {
+                let proven = admits(number, &credential);
+                Brought { vote: voted.vote, reason: voted.reason, proven }
+            });
             Ok(ListedBranch { branch: NewBranch { number, resource: branch.resource, payload: branch.payload }, vote })
         })
         .collect()
@@ -106,6 +123,7 @@ pub(crate) fn status_as(
         log_index: status.outcome.map_or(0, |outcome| outcome.index()),
         age_ms: status.transaction.map_or(0, |open| age_ms(ledger, open)),
         words: status.transaction.into_iter().flat_map(|open| &open.words).map(spoken).collect(),
+        credentials: Vec::new(),
     }
 }
 

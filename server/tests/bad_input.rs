@@ -52,7 +52,7 @@ async fn each_call_says_what_is_wrong() {
 }
 
 async fn check(cluster: &Cluster, channel: Channel) {
-    use Code::{FailedPrecondition, InvalidArgument, NotFound, OutOfRange};
+    use Code::{FailedPrecondition, InvalidArgument, NotFound, OutOfRange, PermissionDenied};
     let mut transactions = TransactionsClient::new(channel.clone());
     let mut branches = BranchesClient::new(channel.clone());
     let xid = || Bytes::copy_from_slice(cluster.client().new_xid().as_bytes());
@@ -146,11 +146,11 @@ async fn check(cluster: &Cluster, channel: Channel) {
     fails(transactions.begin(ahead).await, FailedPrecondition, Detail::Skewed, "clock");
 
     let nobody = BranchId { xid: xid(), number: 1 };
-    let vote = |branch, vote: i32| v1::VoteRequest { branch, vote, reason: None };
+    let vote = |branch, vote: i32| v1::VoteRequest { branch, vote, ..v1::VoteRequest::default() };
     fails(branches.vote(vote(None, 1)).await, InvalidArgument, Detail::Invalid, "branch");
     fails(branches.vote(vote(Some(nobody.clone()), 0)).await, InvalidArgument, Detail::Invalid, "vote");
     fails(branches.vote(vote(Some(nobody.clone()), 99)).await, InvalidArgument, Detail::Invalid, "vote");
-    fails(branches.vote(vote(Some(nobody), 1)).await, NotFound, Detail::UnknownTransaction, "no such transaction");
+    fails(branches.vote(vote(Some(nobody), 1)).await, PermissionDenied, Detail::Forbidden, "credential");
     let inquire = v1::InquireRequest { branch: None, held_ms: 0 };
     fails(branches.inquire(inquire).await, InvalidArgument, Detail::Invalid, "branch");
 

@@ -214,7 +214,7 @@ impl Oracle {
         }
         (case.closed, case.delegate) = (true, delegate);
         for ListedBranch { branch, vote } in listed {
-            if let Some((vote, _)) = vote {
+            if let Some(Brought { vote, .. }) = vote {
                 take(case, branch.number, *vote);
             }
         }

@@ -65,6 +65,8 @@ pub enum RefusalCode {
     NeedsForce,
     /// Another instance has opened the session since, or it was never opened: stop working under it.
     Fenced,
+    /// Somebody else enlisted the branch: this is not its credential.
+    Forbidden,
 }
 
 impl fmt::Display for RefusalCode {
@@ -82,6 +84,7 @@ impl fmt::Display for RefusalCode {
             Self::Undecided => "UNDECIDED",
             Self::NeedsForce => "NEEDS_FORCE",
             Self::Fenced => "FENCED",
+            Self::Forbidden => "FORBIDDEN",
         })
     }
 }
@@ -124,6 +127,7 @@ pub(super) fn judge(status: &Status) -> Judgement {
         Detail::Undecided => Judgement::Refused(RefusalCode::Undecided),
         Detail::NeedsForce => Judgement::Refused(RefusalCode::NeedsForce),
         Detail::Fenced => Judgement::Refused(RefusalCode::Fenced),
+        Detail::Forbidden => Judgement::Refused(RefusalCode::Forbidden),
         Detail::Overloaded => Judgement::Overloaded { retry_after },
         Detail::NotLeader => Judgement::NotLeader { leader, retry_after },
         Detail::Interrupted | Detail::Storage => Judgement::Unanswered { leader, retry_after },

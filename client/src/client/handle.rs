@@ -6,11 +6,13 @@ use verdict_proto::v1::{
     self, branches_client::BranchesClient, operator_client::OperatorClient, sessions_client::SessionsClient,
     transactions_client::TransactionsClient,
 };
-use verdict_protocol::{BranchId, IdError, Key, Resolution, SessionName, SessionRef, State, Word, Xid};
+use verdict_protocol::{
+    BranchId, BranchNumber, Credential, IdError, Key, Resolution, SessionName, SessionRef, Settlement, State, Word, Xid,
+};
 
 use super::{
-    Begun, CallError, Clock, ClusterStatus, Decision, ListQuery, Options, OptionsError, Order, Page, RefusalCode,
-    Session, Transaction, TransactionStatus,
+    Begun, CallError, Clock, ClusterStatus, Decision, Enlisted, ListQuery, Options, OptionsError, Order, Page,
+    RefusalCode, Session, Transaction, TransactionStatus,
     call::{Caller, NoAnswer},
 };
 use crate::{
@@ -66,7 +68,8 @@ impl Verdict {
     }
 
     /// Registers a new transaction, to be aborted unless it is asked to commit within `timeout` (zero takes the
-    /// server's default).
+    /// server's default). A transaction that means to live for long is begun: others have to commit within
+    /// `retention.lifetime_ms` of their birth.
     ///
     /// # Errors
     /// [`CallError`].
@@ -144,14 +147,19 @@ impl Verdict {
         Ok(Session::new(self.clone(), SessionRef { name, epoch }))
     }
 
-    pub(super) async fn enlist(&self, xid: Xid, branches: Vec<v1::Branch>) -> Result<(), CallError> {
-        let request = v1::EnlistRequest { xid: xid.to_wire(), branches };
+    pub(super) async fn enlist(&self, branch: BranchId, branches: Vec<v1::Branch>) -> Result<Credential, CallError> {
+        let request = v1::EnlistRequest { xid: branch.xid.to_wire(), branches };
         self.caller
             .call(
                 self.deadline,
                 request,
                 |channel, request| async move { TransactionsClient::new(channel).enlist(request).await },
-                |reply| acknowledged(&reply),
+                |reply| {
+                    acknowledged(&reply)?;
+                    let mut credentials = credentials(&reply)?.into_iter();
+                    let own = credentials.find(|(number, _)| *number == branch.number);
+                    own.map(|(_, credential)| credential).ok_or(WireError::Missing { field: "credentials" }.into())
+                },
             )
             .await
     }
@@ -160,14 +168,17 @@ impl Verdict {
         &self,
         xid: Xid,
         request: v1::CommitRequest,
-        vote_timeout: Duration,
-    ) -> Result<Decision, CallError> {
+        within: Duration,
+    ) -> Result<(Decision, Vec<(BranchNumber, Credential)>), CallError> {
         self.caller
             .call(
-                self.deadline.saturating_add(vote_timeout),
+                within,
                 request,
                 |channel, request| async move { TransactionsClient::new(channel).commit(request).await },
-                |reply| decision(xid, reply),
+                |reply| {
+                    let credentials = credentials(&reply)?;
+                    Ok((decision(xid, reply)?, credentials))
+                },
             )
             .await
     }
@@ -221,13 +232,14 @@ impl Verdict {
             .await
     }
 
-    /// Pushes a branch's vote; answered when a majority has it.
+    /// Pushes a branch's vote, before, while or after its list is closed; answered when a majority has it.
     ///
     /// # Errors
-    /// [`CallError`].
-    pub async fn vote(&self, branch: BranchId, voted: Voted) -> Result<Order, CallError> {
+    /// [`CallError`]; [`RefusalCode::Forbidden`] if this is not the branch's credential.
+    pub async fn vote(&self, branch: Enlisted, voted: Voted) -> Result<Order, CallError> {
         let request = v1::VoteRequest {
-            branch: Some(branch.to_wire()),
+            branch: Some(branch.branch.to_wire()),
+            credential: branch.credential.to_wire(),
             vote: voted.vote.to_wire().into(),
             reason: voted.reason.map(ToWire::to_wire),
         };
@@ -237,6 +249,28 @@ impl Verdict {
                 request,
                 |channel, request| async move { BranchesClient::new(channel).vote(request).await },
                 |reply| Ok(Order::from_wire(reply)?),
+            )
+            .await
+    }
+
+    /// Says how branches of a transaction were settled whose votes this client had brought along. The cluster does not
+    /// wait for it: without it, it tells the branches itself after `timeouts.settle_grace_ms`.
+    ///
+    /// # Errors
+    /// [`CallError`]; [`RefusalCode::Undecided`] if there is no outcome yet.
+    pub async fn report_settled(&self, xid: Xid, settled: Vec<(Enlisted, Settlement)>) -> Result<(), CallError> {
+        let branches = settled.into_iter().map(|(Enlisted { branch, credential }, settlement)| v1::SettledBranch {
+            number: branch.number,
+            settlement: settlement.to_wire().into(),
+            credential: credential.to_wire(),
+        });
+        let request = v1::ReportSettledRequest { xid: xid.to_wire(), branches: branches.collect() };
+        self.caller
+            .call(
+                self.deadline,
+                request,
+                |channel, request| async move { BranchesClient::new(channel).report_settled(request).await },
+                |_| Ok(()),
             )
             .await
     }
@@ -334,6 +368,10 @@ impl Verdict {
             .await
     }
 
+    pub(super) fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
     pub(crate) fn jitter(&self, duration: Duration) -> Duration {
         self.caller.jitter(duration)
     }
@@ -342,6 +380,11 @@ impl Verdict {
 pub(super) fn key_of(text: String) -> Result<Key, CallError> {
     let invalid = |error: IdError| CallError::Refused { code: RefusalCode::Invalid, text: error.to_string() };
     Key::try_from(text).map_err(invalid)
+}
+
+fn credentials(reply: &v1::TransactionStatus) -> Result<Vec<(BranchNumber, Credential)>, WireError> {
+    let parse = |of: &v1::BranchCredential| Ok((of.number, Credential::from_wire(of.credential.as_ref())?));
+    reply.credentials.iter().map(parse).collect()
 }
 
 /// Begin and Enlist: any state is an acknowledgement, except that there will be no transaction.

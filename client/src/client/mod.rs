@@ -7,6 +7,7 @@
 mod call;
 mod error;
 mod handle;
+mod local;
 mod options;
 mod routes;
 mod session;
@@ -16,11 +17,13 @@ mod transaction;
 pub use self::{
     error::{CallError, RefusalCode},
     handle::Verdict,
+    local::LocalBranch,
     options::{Backoff, Clock, Options, OptionsError, SystemClock},
     routes::endpoint,
     session::Session,
     status::{
-        Begun, Branch, BranchStatus, ClusterStatus, Decision, ListQuery, NodeStatus, Order, Page, TransactionStatus,
+        Begun, Branch, BranchStatus, ClusterStatus, Decision, Enlisted, ListQuery, NodeStatus, Order, Page,
+        TransactionStatus,
     },
     transaction::Transaction,
 };

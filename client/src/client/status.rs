@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use verdict_protocol::{
-    BranchNumber, ClusterId, LogTime, Outcome, Reason, ResourceName, Settlement, State, Vote, Word, Xid,
+    BranchId, BranchNumber, ClusterId, Credential, LogTime, Outcome, Reason, ResourceName, Settlement, State, Vote,
+    Word, Xid,
 };
 
 use super::Transaction;
@@ -19,6 +20,14 @@ pub struct Branch {
     pub payload: Bytes,
     /// Only for a branch that the client has prepared itself.
     pub vote: Option<Voted>,
+}
+
+/// A branch that is registered, and what shows that one may speak for it: to vote for it, to bring its vote along, to say
+/// how it was settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Enlisted {
+    pub branch: BranchId,
+    pub credential: Credential,
 }
 
 /// What a transaction came to. Fixed once: it never changes, but is forgotten after the retention.

@@ -1,13 +1,20 @@
 //! A transaction in its client's hands.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use verdict_proto::v1;
-use verdict_protocol::{BranchId, BranchNumber, ResourceName, SessionRef, Xid};
+use verdict_protocol::{BranchId, BranchNumber, Credential, ResourceName, SessionRef, Xid};
 
-use super::{Branch, CallError, Decision, RefusalCode, Verdict};
-use crate::wire::{ToWire, millis};
+use super::{Branch, CallError, Decision, Enlisted, LocalBranch, RefusalCode, Verdict, local::Driven};
+use crate::{
+    participant::Voted,
+    wire::{ToWire, millis},
+};
 
 /// A transaction in its client's hands: branches are added, then it is committed or rolled back.
 ///
@@ -15,9 +22,12 @@ use crate::wire::{ToWire, millis};
 /// that was is decided without its client.
 #[derive(Debug)]
 pub struct Transaction {
-    verdict: Verdict,
-    xid: Xid,
+    pub(super) verdict: Verdict,
+    pub(super) xid: Xid,
     branches: BTreeMap<BranchNumber, Branch>,
+    /// Branches that this client prepares and settles itself.
+    pub(super) driven: BTreeMap<BranchNumber, Driven>,
+    credentials: Mutex<BTreeMap<BranchNumber, Credential>>,
     vote_timeout: Duration,
     delegate: Option<BranchNumber>,
     session: Option<SessionRef>,
@@ -28,7 +38,16 @@ impl Transaction {
     pub const MAX_PAYLOAD: usize = 4096;
 
     pub(super) fn new(verdict: Verdict, xid: Xid) -> Self {
-        Self { verdict, xid, branches: BTreeMap::new(), vote_timeout: Duration::ZERO, delegate: None, session: None }
+        Self {
+            verdict,
+            xid,
+            branches: BTreeMap::new(),
+            driven: BTreeMap::new(),
+            credentials: Mutex::default(),
+            vote_timeout: Duration::ZERO,
+            delegate: None,
+            session: None,
+        }
     }
 
     pub(super) fn under(self, session: SessionRef) -> Self {
@@ -84,15 +103,42 @@ impl Transaction {
         Ok(BranchId { xid: self.xid, number })
     }
 
+    /// Says how a branch voted that this client has prepared itself; it is added or enlisted already. The client settles
+    /// it too, and says so with [`Verdict::report_settled`]; if that takes too long, the cluster tells the branch.
+    ///
+    /// # Errors
+    /// [`RefusalCode::UnknownBranch`] if there is no such branch.
+    pub fn brings(&mut self, number: BranchNumber, voted: Voted) -> Result<(), CallError> {
+        self.added(number)?.vote = Some(voted);
+        Ok(())
+    }
+
+    /// Leaves a branch to this client, which has worked on it in a session of its own: commit prepares it there, brings
+    /// its vote along, and settles it. It is added or enlisted already.
+    ///
+    /// # Errors
+    /// [`RefusalCode::UnknownBranch`] if there is no such branch.
+    pub fn drive(&mut self, number: BranchNumber, branch: Arc<dyn LocalBranch>) -> Result<(), CallError> {
+        self.added(number)?;
+        self.driven.insert(number, Driven::new(branch));
+        Ok(())
+    }
+
+    fn added(&mut self, number: BranchNumber) -> Result<&mut Branch, CallError> {
+        self.branches.get_mut(&number).ok_or_else(|| {
+            let text = format!("there is no branch {number}: add it first");
+            CallError::Refused { code: RefusalCode::UnknownBranch, text }
+        })
+    }
+
     /// Adds a branch and registers it with the cluster at once, so that it is rolled back if this client dies before
     /// it commits. On an error it stays added: commit brings it along.
     ///
     /// # Errors
     /// As [`Transaction::add`], and the call's own.
-    pub async fn enlist(&mut self, resource: ResourceName, payload: Bytes) -> Result<BranchId, CallError> {
+    pub async fn enlist(&mut self, resource: ResourceName, payload: Bytes) -> Result<Enlisted, CallError> {
         let branch = self.add(resource, payload)?;
-        self.register(branch.number).await?;
-        Ok(branch)
+        self.register(branch).await
     }
 
     /// As [`Transaction::enlist`], with a number of the caller's own.
@@ -104,33 +150,60 @@ impl Transaction {
         number: BranchNumber,
         resource: ResourceName,
         payload: Bytes,
-    ) -> Result<BranchId, CallError> {
+    ) -> Result<Enlisted, CallError> {
         let branch = self.add_branch(Branch { number, resource, payload, vote: None })?;
-        self.register(number).await?;
-        Ok(branch)
+        self.register(branch).await
     }
 
-    async fn register(&self, number: BranchNumber) -> Result<(), CallError> {
-        let branches = self.branches.get(&number).cloned().map(ToWire::to_wire).into_iter().collect();
-        self.verdict.enlist(self.xid, branches).await
+    async fn register(&self, branch: BranchId) -> Result<Enlisted, CallError> {
+        let branches = self.branches.get(&branch.number).cloned().map(ToWire::to_wire).into_iter().collect();
+        let credential = self.verdict.enlist(branch, branches).await?;
+        self.credentials().insert(branch.number, credential);
+        Ok(Enlisted { branch, credential })
     }
 
-    /// Closes the list of branches, has all of them prepared, and returns the one outcome.
+    /// Nothing panics while it is held.
+    fn credentials(&self) -> MutexGuard<'_, BTreeMap<BranchNumber, Credential>> {
+        self.credentials.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn credential(&self, number: BranchNumber) -> Option<Credential> {
+        self.credentials().get(&number).copied()
+    }
+
+    /// Closes the list of branches, has all of them prepared, and returns the one outcome. Branches that this client
+    /// drives are prepared before, and settled after it.
     ///
     /// # Errors
     /// [`CallError::Unknown`] says nothing about the outcome: call it again, or [`Verdict::get`]. On
     /// [`CallError::Refused`] this commit is not taken; [`RefusalCode::Mismatch`] and [`RefusalCode::Expired`] leave
-    /// open what an earlier one came to.
+    /// open what an earlier one came to. Driven branches are then rolled back as soon as ABORTED is recorded.
     pub async fn commit(&self) -> Result<Decision, CallError> {
-        let branches = self.branches.values().cloned().map(ToWire::to_wire).collect();
+        if self.driven.is_empty() { self.close().await } else { self.commit_driven().await }
+    }
+
+    pub(super) async fn close(&self) -> Result<Decision, CallError> {
+        let branches = self.branches.values().map(|branch| {
+            let driven = self.driven.get(&branch.number).and_then(Driven::voted);
+            let branch = Branch { vote: driven.or_else(|| branch.vote.clone()), ..branch.clone() };
+            let credential = self.credential(branch.number).map(ToWire::to_wire).unwrap_or_default();
+            v1::Branch { credential, ..branch.to_wire() }
+        });
         let request = v1::CommitRequest {
             xid: self.xid.to_wire(),
-            branches,
+            branches: branches.collect(),
             vote_timeout_ms: millis(self.vote_timeout),
             delegate: self.delegate,
             session: self.session.clone().map(ToWire::to_wire),
         };
-        self.verdict.commit(self.xid, request, self.vote_timeout).await
+        let (decision, credentials) = self.verdict.commit(self.xid, request, self.patience()).await?;
+        self.credentials().extend(credentials);
+        Ok(decision)
+    }
+
+    /// How long a commit may take.
+    pub(super) fn patience(&self) -> Duration {
+        self.verdict.deadline().saturating_add(self.vote_timeout)
     }
 
     /// Gives up. The answer is the recorded outcome, which may be COMMITTED if commit was asked for before: obey it.
@@ -138,7 +211,11 @@ impl Transaction {
     /// # Errors
     /// As [`Transaction::commit`].
     pub async fn rollback(&self, reason: impl Into<String>) -> Result<Decision, CallError> {
-        self.verdict.rollback(self.xid, reason.into()).await
+        if self.driven.is_empty() {
+            self.verdict.rollback(self.xid, reason.into()).await
+        } else {
+            self.rollback_driven(reason.into()).await
+        }
     }
 
     fn next_number(&self) -> BranchNumber {

@@ -62,7 +62,8 @@ impl<'a> Driver<'a> {
 
     pub(super) async fn try_prepare(&self, branch: BranchId, payload: Bytes) -> Result<Voted, NotAnswered> {
         let vote_timeout = Duration::from_secs(60);
-        let request = Prepare { stamp: self.stamp, branch, resource: self.resource(), payload, vote_timeout };
+        let request =
+            Prepare { stamp: self.stamp, branch, resource: self.resource(), payload, vote_timeout, credential: None };
         self.subject.manager().prepare(request).await
     }
 

@@ -19,7 +19,7 @@ use std::{error::Error, fmt, time::Duration};
 
 use bytes::Bytes;
 use thiserror::Error;
-use verdict_protocol::{BranchId, ClusterId, Conclusion, LogTime, Reason, ResourceName, Settlement, Vote};
+use verdict_protocol::{BranchId, ClusterId, Conclusion, Credential, LogTime, Reason, ResourceName, Settlement, Vote};
 
 pub use self::{
     fence::{Fence, Purpose},
@@ -49,6 +49,8 @@ pub struct Prepare {
     pub payload: Bytes,
     /// What is left until the vote is of no use any more. Zero: not said.
     pub vote_timeout: Duration,
+    /// With it a participant that wants to vote by a call of its own does so: [`crate::Verdict::vote`].
+    pub credential: Option<Credential>,
 }
 
 /// Carries the outcome to a branch.

@@ -12,7 +12,7 @@ use thiserror::Error;
 use tonic::{Code, Status};
 use verdict_proto::v1;
 use verdict_protocol::{
-    BranchId, ClusterId, IdError, ListedBranch, LogTime, NewBranch, Outcome, Reason, ReasonCode, ResourceName,
+    BranchId, ClusterId, Credential, IdError, LogTime, NewBranch, Outcome, Reason, ReasonCode, ResourceName,
     SessionRef, Settlement, State, Vote, Word, Xid,
 };
 
@@ -35,6 +35,8 @@ pub enum WireError {
     Meaningless { field: &'static str, value: i32 },
     #[error("a cluster id is 16 bytes, this has {0}")]
     Cluster(usize),
+    #[error("a credential is {len} bytes, this has {0}", len = Credential::LEN)]
+    Credential(usize),
     #[error(transparent)]
     Id(#[from] IdError),
 }
@@ -216,6 +218,27 @@ impl From<NotAnswered> for Status {
     }
 }
 
+impl ToWire for Credential {
+    type Wire = Bytes;
+
+    fn to_wire(self) -> Bytes {
+        Bytes::copy_from_slice(self.as_bytes())
+    }
+}
+
+impl FromWire<&[u8]> for Credential {
+    fn from_wire(wire: &[u8]) -> Result<Self, WireError> {
+        Self::from_slice(wire).ok_or(WireError::Credential(wire.len()))
+    }
+}
+
+/// None is no bytes.
+impl FromWire<&[u8]> for Option<Credential> {
+    fn from_wire(wire: &[u8]) -> Result<Self, WireError> {
+        if wire.is_empty() { Ok(None) } else { Credential::from_wire(wire).map(Some) }
+    }
+}
+
 impl ToWire for Branch {
     type Wire = v1::Branch;
 
@@ -230,6 +253,7 @@ impl ToWire for Branch {
             payload: self.payload,
             vote: vote.into(),
             reason,
+            credential: Bytes::new(),
         }
     }
 }
@@ -258,15 +282,6 @@ impl FromWire<v1::Branch> for NewBranch {
                 value: voted.vote.to_wire().into(),
             }),
         }
-    }
-}
-
-/// A branch as Commit lists it.
-impl FromWire<v1::Branch> for ListedBranch {
-    fn from_wire(wire: v1::Branch) -> Result<Self, WireError> {
-        let Branch { number, resource, payload, vote } = Branch::from_wire(wire)?;
-        let branch = NewBranch { number, resource, payload };
-        Ok(Self { branch, vote: vote.map(|voted| (voted.vote, voted.reason)) })
     }
 }
 

@@ -43,6 +43,7 @@ impl ToWire for Prepare {
             resource: self.resource.into(),
             payload: self.payload,
             vote_timeout_ms: millis(self.vote_timeout),
+            credential: self.credential.map(ToWire::to_wire).unwrap_or_default(),
         }
     }
 }
@@ -55,6 +56,7 @@ impl FromWire<v1::PrepareRequest> for Prepare {
             resource: ResourceName::try_from(wire.resource)?,
             payload: wire.payload,
             vote_timeout: Duration::from_millis(wire.vote_timeout_ms),
+            credential: Option::from_wire(wire.credential.as_ref())?,
         })
     }
 }

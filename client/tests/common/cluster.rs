@@ -99,6 +99,9 @@ pub(crate) fn options(nodes: &[SocketAddr]) -> Options {
     }
 }
 
+/// What Enlist hands out.
+const CREDENTIAL: [u8; 16] = [5; 16];
+
 #[derive(Clone)]
 struct Service {
     decide: Arc<Decide>,
@@ -153,7 +156,14 @@ impl Transactions for Service {
     }
 
     async fn enlist(&self, request: Request<v1::EnlistRequest>) -> Result<Response<v1::TransactionStatus>, Status> {
-        self.status(request.into_inner().xid).await
+        let v1::EnlistRequest { xid, branches } = request.into_inner();
+        let mut reply = self.status(xid).await?;
+        let credential = |branch: v1::Branch| v1::BranchCredential {
+            number: branch.number,
+            credential: CREDENTIAL.as_slice().into(),
+        };
+        reply.get_mut().credentials = branches.into_iter().map(credential).collect();
+        Ok(reply)
     }
 
     async fn commit(&self, request: Request<v1::CommitRequest>) -> Result<Response<v1::TransactionStatus>, Status> {
@@ -178,6 +188,14 @@ impl Transactions for Service {
 impl Branches for Service {
     async fn vote(&self, request: Request<v1::VoteRequest>) -> Result<Response<v1::BranchOrder>, Status> {
         self.order(request.into_inner().branch).await
+    }
+
+    async fn report_settled(
+        &self,
+        request: Request<v1::ReportSettledRequest>,
+    ) -> Result<Response<v1::ReportSettledResponse>, Status> {
+        self.status(request.into_inner().xid).await?;
+        Ok(Response::new(v1::ReportSettledResponse {}))
     }
 
     async fn inquire(&self, request: Request<v1::InquireRequest>) -> Result<Response<v1::BranchOrder>, Status> {

@@ -12,16 +12,17 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::{
-    BranchId, BranchNumber, ClusterId, Instance, Key, LogTime, Outcome, Reason, ResourceName, Rules, SessionName,
-    SessionRef, Settlement, Vote, Xid,
+    BranchId, BranchNumber, ClusterId, Instance, Key, LogTime, Outcome, Reason, ResourceName, Rules, Secret,
+    SessionName, SessionRef, Settlement, Vote, Xid,
 };
 
 /// Changes the ledger when it is applied, and only then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
-    /// Fixes the cluster's id and rules, once: the first entry of a cluster. A repeat changes nothing.
-    Found { cluster: ClusterId, rules: Rules },
-    /// Registers a transaction early. With a key, only if nobody else works under it or has committed.
+    /// Fixes the cluster's id, secret and rules, once: the first entry of a cluster. A repeat changes nothing.
+    Found { cluster: ClusterId, secret: Secret, rules: Rules },
+    /// Registers a transaction early, to be aborted unless it is asked to commit within `timeout_ms`. With a key, only if
+    /// nobody else works under it or has committed.
     Begin { xid: Xid, timeout_ms: u64, key: Option<Key>, session: Option<SessionRef> },
     /// Registers branches. Names a transaction for the first time, or adds to an open list.
     Enlist { xid: Xid, branches: Vec<NewBranch>, timeout_ms: u64 },
@@ -108,7 +109,7 @@ impl Command {
                         + branches
                             .iter()
                             .map(|listed| {
-                                let reason = listed.vote.as_ref().and_then(|(_, reason)| reason.as_ref());
+                                let reason = listed.vote.as_ref().and_then(|brought| brought.reason.as_ref());
                                 of_branch(&listed.branch) + reason.map_or(0, of_reason)
                             })
                             .sum::<usize>()
@@ -136,7 +137,16 @@ pub struct NewBranch {
 pub struct ListedBranch {
     pub branch: NewBranch,
     /// Brought along by a client that prepared the branch itself.
-    pub vote: Option<(Vote, Option<Reason>)>,
+    pub vote: Option<Brought>,
+}
+
+/// A vote that comes with the list. Its client settles the branch too, or, if it dies, the cluster does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Brought {
+    pub vote: Vote,
+    pub reason: Option<Reason>,
+    /// The client showed the branch's credential. It needs none for a branch that nobody has registered.
+    pub proven: bool,
 }
 
 /// One branch's acknowledgement.
@@ -195,6 +205,11 @@ pub enum Refusal {
     NeedsForce { what: String },
     #[error("not every branch has promised: nobody can commit the transaction")]
     NotPromised,
+    #[error(
+        "branch {number} was registered by somebody, and this is not its credential: \
+         only who enlisted it or was asked to prepare it can speak for it"
+    )]
+    Forbidden { number: BranchNumber },
 }
 
 /// An entry that this version cannot read.

@@ -14,19 +14,21 @@
 
 mod command;
 mod coordinator;
+mod credential;
 mod ids;
 mod ledger;
 mod log_clock;
 mod vocabulary;
 
 pub use command::{
-    Answer, Command, Conclusion, DecodeError, Entry, ListedBranch, NewBranch, Refusal, Resolution, SettledItem, Word,
-    decode_answers, encode_answers,
+    Answer, Brought, Command, Conclusion, DecodeError, Entry, ListedBranch, NewBranch, Refusal, Resolution,
+    SettledItem, Word, decode_answers, encode_answers,
 };
 pub use coordinator::{
     Coordinator, Effect, Event, Held, Patience, ProposalId, Reply, Report, Request, Token,
     backoff::{Backoff, FIRST_RETRY_MS, LONGEST_RETRY_MS},
 };
+pub use credential::{Credential, Secret};
 pub use ids::{BranchId, BranchNumber, ClusterId, IdError, Instance, Key, ResourceName, SessionName, SessionRef, Xid};
 pub use ledger::{
     Applied, Branch, Change, Ledger, OpenTransaction, Order, Phase, Recorded, Rules, State, Status,

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 use verdict_client::wire::ToWire as _;
-use verdict_proto::v1::{BranchOrder, InquireRequest, VoteRequest, branches_server::Branches};
-use verdict_protocol::{self as protocol, Order, Reply};
+use verdict_proto::v1::{
+    BranchOrder, InquireRequest, ReportSettledRequest, ReportSettledResponse, VoteRequest, branches_server::Branches,
+};
+use verdict_protocol::{self as protocol, BranchId, Order, Refusal, Reply};
 
 use super::{
     failure::Failure,
@@ -25,6 +27,13 @@ impl Branches for Service {
         self.0.route(request.into_inner()).await
     }
 
+    async fn report_settled(
+        &self,
+        request: Request<ReportSettledRequest>,
+    ) -> Result<Response<ReportSettledResponse>, Status> {
+        self.0.route(request.into_inner()).await
+    }
+
     async fn inquire(&self, request: Request<InquireRequest>) -> Result<Response<BranchOrder>, Status> {
         self.0.route(request.into_inner()).await
     }
@@ -37,7 +46,36 @@ impl Call for VoteRequest {
     async fn serve(self, front: &Front) -> Result<BranchOrder, Failure> {
         let branch = wire::branch_id(self.branch).map_err(Failure::Invalid)?;
         let (vote, reason) = wire::vote(self.vote, self.reason).map_err(Failure::Invalid)?;
+        front.admits(branch, &self.credential)?;
         front.order(protocol::Request::Vote { branch, vote, reason }).await
+    }
+}
+
+impl Call for ReportSettledRequest {
+    const KIND: u32 = 30;
+    type Reply = ReportSettledResponse;
+
+    async fn serve(self, front: &Front) -> Result<ReportSettledResponse, Failure> {
+        let xid = wire::xid(&self.xid).map_err(Failure::Invalid)?;
+        let mut branches = Vec::new();
+        for settled in self.branches {
+            front.admits(BranchId { xid, number: settled.number }, &settled.credential)?;
+            let settlement = wire::settlement(settled.settlement).map_err(Failure::Invalid)?;
+            branches.push((settled.number, settlement));
+        }
+        // "Not decided" must not come from a leader that is none any more.
+        if front.engine.read(|ledger, _| ledger.outcome(xid)).is_none() {
+            front.read_barrier().await?;
+        }
+        match front.request(protocol::Request::ReportSettled { xid, branches }).await? {
+            Reply::Refused(refusal) => Err(Failure::Refused(refusal)),
+            Reply::Done { .. } => Ok(ReportSettledResponse {}),
+            Reply::Order { .. }
+            | Reply::Decided { .. }
+            | Reply::Session { .. }
+            | Reply::Interrupted
+            | Reply::NotLeader => Err(Failure::Interrupted),
+        }
     }
 }
 
@@ -56,6 +94,16 @@ impl Call for InquireRequest {
 }
 
 impl Front {
+    /// Only who was handed the branch's credential speaks for it. Judged where the command is applied, also for a call that
+    /// another node forwarded; the answer never changes, so it need not be judged again in the log.
+    fn admits(&self, branch: BranchId, credential: &[u8]) -> Result<(), Failure> {
+        if wire::admits(&self.engine, branch, credential) {
+            Ok(())
+        } else {
+            Err(Failure::Refused(Refusal::Forbidden { number: branch.number }))
+        }
+    }
+
     async fn order(&self, request: protocol::Request) -> Result<BranchOrder, Failure> {
         match self.request(request).await? {
             Reply::Order { order, .. } => {

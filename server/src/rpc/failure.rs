@@ -101,6 +101,7 @@ fn refused(refusal: &Refusal) -> (Code, Detail, u64) {
         Refusal::UnknownTransaction => (Code::NotFound, Detail::UnknownTransaction, 0),
         Refusal::UnknownBranch => (Code::NotFound, Detail::UnknownBranch, 0),
         Refusal::NotFounded => (Code::Unavailable, Detail::NotLeader, ELECTION_MS),
+        Refusal::Forbidden { .. } => (Code::PermissionDenied, Detail::Forbidden, 0),
         Refusal::Fenced => (Code::FailedPrecondition, Detail::Fenced, 0),
         // Answered with its holder's status before it comes here.
         Refusal::KeyTaken { .. } => (Code::AlreadyExists, Detail::Invalid, 0),

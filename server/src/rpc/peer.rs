@@ -9,7 +9,7 @@ use verdict_proto::{
     peer::v1::{ForwardReply, Frame, Message, frame::Body, peer_server::Peer},
     v1::{
         BeginRequest, CommitRequest, EnlistRequest, ForgetRequest, GetRequest, InquireRequest, ListRequest,
-        OpenSessionRequest, ResolveRequest, RollbackRequest, TransferLeaderRequest, VoteRequest,
+        OpenSessionRequest, ReportSettledRequest, ResolveRequest, RollbackRequest, TransferLeaderRequest, VoteRequest,
     },
 };
 use verdict_raft_log::{MessageKind, NodeId};
@@ -71,6 +71,7 @@ impl Peer for Service {
             GetRequest::KIND => front.forwarded::<GetRequest>(body).await,
             ListRequest::KIND => front.forwarded::<ListRequest>(body).await,
             VoteRequest::KIND => front.forwarded::<VoteRequest>(body).await,
+            ReportSettledRequest::KIND => front.forwarded::<ReportSettledRequest>(body).await,
             InquireRequest::KIND => front.forwarded::<InquireRequest>(body).await,
             OpenSessionRequest::KIND => front.forwarded::<OpenSessionRequest>(body).await,
             ResolveRequest::KIND => front.forwarded::<ResolveRequest>(body).await,

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
+use verdict_client::wire::ToWire as _;
 use verdict_proto::v1::{
-    BeginRequest, CommitRequest, EnlistRequest, GetRequest, ListRequest, ListResponse, RollbackRequest,
-    TransactionStatus, transactions_server::Transactions,
+    BeginRequest, BranchCredential, CommitRequest, EnlistRequest, GetRequest, ListRequest, ListResponse,
+    RollbackRequest, TransactionStatus, transactions_server::Transactions,
 };
-use verdict_protocol::{self as protocol, Key, Reason, ReasonCode, Refusal, Reply, Xid};
+use verdict_protocol::{self as protocol, BranchId, BranchNumber, Key, Reason, ReasonCode, Refusal, Reply, Xid};
 
 use super::{
     failure::Failure,
@@ -78,7 +79,9 @@ impl Call for EnlistRequest {
         }
         let branches = wire::new_branches(self.branches, |name| front.engine.knows(name)).map_err(Failure::Invalid)?;
         let timeout_ms = front.timeout_ms(0)?;
-        front.change(xid, protocol::Request::Enlist { xid, branches, timeout_ms }).await
+        let numbers: Vec<_> = branches.iter().map(|branch| branch.number).collect();
+        let status = front.change(xid, protocol::Request::Enlist { xid, branches, timeout_ms }).await?;
+        Ok(front.with_credentials(status, xid, numbers))
     }
 }
 
@@ -88,8 +91,11 @@ impl Call for CommitRequest {
 
     async fn serve(self, front: &Front) -> Result<TransactionStatus, Failure> {
         let xid = wire::xid(&self.xid).map_err(Failure::Invalid)?;
-        let branches =
-            wire::listed_branches(self.branches, |name| front.engine.knows(name)).map_err(Failure::Invalid)?;
+        let knows = |name: &_| front.engine.knows(name);
+        let admits = |number, credential: &[u8]| wire::admits(&front.engine, BranchId { xid, number }, credential);
+        let branches = wire::listed_branches(self.branches, knows, admits).map_err(Failure::Invalid)?;
+        let brought =
+            branches.iter().filter(|listed| listed.vote.is_some()).map(|listed| listed.branch.number).collect();
         let session = wire::session(self.session).map_err(Failure::Invalid)?;
         let (default, most) = (millis(front.options.vote_timeout), millis(front.options.max_vote_timeout));
         let vote_timeout_ms = if self.vote_timeout_ms == 0 { default } else { self.vote_timeout_ms };
@@ -98,9 +104,10 @@ impl Call for CommitRequest {
                 "vote_timeout_ms: {vote_timeout_ms} is above the {most} allowed: see timeouts.max_vote_ms"
             )));
         }
-        front
-            .change(xid, protocol::Request::Commit { xid, branches, vote_timeout_ms, delegate: self.delegate, session })
-            .await
+        let delegate = self.delegate;
+        let commit = protocol::Request::Commit { xid, branches, vote_timeout_ms, delegate, session };
+        let status = front.change(xid, commit).await?;
+        Ok(front.with_credentials(status, xid, brought))
     }
 }
 
@@ -165,6 +172,25 @@ impl Front {
         }
     }
 
+    /// A status with what shows that the one who hears it may speak for these branches.
+    fn with_credentials(
+        &self,
+        mut status: TransactionStatus,
+        xid: Xid,
+        numbers: Vec<BranchNumber>,
+    ) -> TransactionStatus {
+        self.engine.read(|ledger, _| {
+            status.credentials = numbers
+                .into_iter()
+                .filter_map(|number| {
+                    let credential = ledger.credential(BranchId { xid, number })?.to_wire();
+                    Some(BranchCredential { number, credential })
+                })
+                .collect();
+        });
+        status
+    }
+
     fn status(&self, xid: Xid) -> TransactionStatus {
         self.engine.read(|ledger, coordinator| wire::status(ledger, coordinator, xid))
     }
@@ -178,12 +204,13 @@ impl Front {
     }
 
     fn timeout_ms(&self, asked: u64) -> Result<u64, Failure> {
-        let most = self.engine.read(|ledger, _| ledger.rules().max_lifetime_ms);
+        let rules = self.engine.read(|ledger, _| *ledger.rules());
+        let most = rules.longest_lifetime_ms;
         match asked {
-            0 => Ok(millis(self.options.timeout).min(most)),
+            0 => Ok(millis(self.options.timeout).min(rules.max_lifetime_ms)),
             asked if asked <= most => Ok(asked),
             asked => Err(Failure::Invalid(format!(
-                "timeout_ms: {asked} is above the {most} that a transaction may live: see retention.lifetime_ms"
+                "timeout_ms: {asked} is above the {most} that a transaction may live: see retention.longest_lifetime_ms"
             ))),
         }
     }

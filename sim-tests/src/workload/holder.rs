@@ -130,7 +130,7 @@ impl Lane {
         let (teller, stamp) = self.shared.teller(bank_of(&branch.resource))?;
         let (resource, payload) = (branch.resource.clone(), branch.payload.clone());
         let id = BranchId { xid, number: branch.number };
-        let request = Prepare { stamp, branch: id, resource, payload, vote_timeout: Duration::ZERO };
+        let request = Prepare { stamp, branch: id, resource, payload, vote_timeout: Duration::ZERO, credential: None };
         // A bank that dies says nothing.
         timeout(PREPARES_WITHIN, teller.prepare(request)).await.ok()?.ok()
     }

@@ -43,7 +43,8 @@ impl Shared {
             drop(teller.manager.rollback(settle(2)).await);
             let (branch, payload) = (of(2), Deed::Append { list: 0 }.payload(0).into());
             let vote_timeout = std::time::Duration::ZERO;
-            let request = Prepare { stamp, branch, resource: resource.clone(), payload, vote_timeout };
+            let request =
+                Prepare { stamp, branch, resource: resource.clone(), payload, vote_timeout, credential: None };
             let voted = teller.manager.prepare(request).await;
             if voted.is_ok_and(|voted| voted.vote != Vote::Refused) {
                 wrong.push(format!("bank {bank} prepares a branch that it was told to roll back"));

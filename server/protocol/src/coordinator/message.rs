@@ -47,6 +47,11 @@ pub enum Request {
         vote: Vote,
         reason: Option<Reason>,
     },
+    /// Who settled branches himself says how. Not waited for: if it gets lost, they are told once more.
+    ReportSettled {
+        xid: Xid,
+        branches: Vec<(BranchNumber, Settlement)>,
+    },
     /// `held_ms`: how long the branch has been held prepared.
     Inquire {
         branch: BranchId,

@@ -38,6 +38,8 @@ pub struct Patience {
     /// How long an unknown branch must have been held before its transaction is presumed aborted, in milliseconds.
     /// Above the largest vote timeout.
     pub grace_ms: u64,
+    /// How long a client that brought a branch's vote may take to settle it before the cluster does, in milliseconds.
+    pub settle_grace_ms: u64,
 }
 
 /// The rules of the leading node.
@@ -176,7 +178,7 @@ impl Coordinator {
                     self.closed(now, xid, deadline, ledger, effects);
                 }
                 Phase::Delegated { .. } => self.ask_delegate(now, xid, ledger, effects),
-                Phase::Decided { .. } => self.tell_all(xid, ledger, effects),
+                Phase::Decided { .. } => self.tell_all(now, xid, ledger, effects),
             }
         }
     }
@@ -229,6 +231,18 @@ impl Coordinator {
             Request::Forget { xid, word, force } => {
                 self.propose(Pending::Change { token, xid }, vec![Command::Forget { xid, word, force }], effects);
             }
+            Request::ReportSettled { xid, branches } => {
+                let reply = match ledger.status(xid).state {
+                    State::Decided | State::Ended => Reply::Done { xid },
+                    State::Active | State::Voting | State::Delegated => Reply::Refused(Refusal::Undecided),
+                    State::Unknown => Reply::Refused(Refusal::UnknownTransaction),
+                    State::Expired => Reply::Refused(Refusal::Expired),
+                };
+                for (number, settlement) in branches {
+                    self.acknowledged(now, BranchId { xid, number }, settlement, ledger, effects);
+                }
+                effects.push(Effect::Reply { token, reply });
+            }
             Request::Inquire { branch, held_ms } => {
                 let order = ledger.order(branch);
                 let unknown = ledger.status(branch.xid).state == State::Unknown;
@@ -248,7 +262,7 @@ impl Coordinator {
             Change::Closed { xid, deadline } => self.closed(now, *xid, *deadline, ledger, effects),
             Change::Delegated { xid } => self.ask_delegate(now, *xid, ledger, effects),
             Change::Decided { xid, outcome } => {
-                self.decided(*xid, *outcome, ledger, effects);
+                self.decided(now, *xid, *outcome, ledger, effects);
                 self.answer_openings(ledger, effects);
             }
             Change::TellAgain { branch } => self.tell(*branch, ledger, effects),

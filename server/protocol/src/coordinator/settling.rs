@@ -1,19 +1,26 @@
 //! Carrying the outcome to every branch until each has acknowledged it.
 
 use super::{Coordinator, Effect, Reply, Report};
-use crate::{BranchId, BranchNumber, Ledger, LogTime, Outcome, Recorded, SettledItem, Settlement, Vote, Xid};
+use crate::{BranchId, Ledger, LogTime, Outcome, Recorded, SettledItem, Settlement, Vote, Xid};
 
 /// How long an acknowledged settlement may stay out of the log before the branch is told again, in milliseconds.
 const SETTLED_LATE_MS: u64 = 5_000;
 
 impl Coordinator {
-    pub(super) fn decided(&mut self, xid: Xid, outcome: Recorded<Outcome>, ledger: &Ledger, effects: &mut Vec<Effect>) {
+    pub(super) fn decided(
+        &mut self,
+        now: LogTime,
+        xid: Xid,
+        outcome: Recorded<Outcome>,
+        ledger: &Ledger,
+        effects: &mut Vec<Effect>,
+    ) {
         let work = self.works.entry(xid).or_default();
         for token in std::mem::take(&mut work.waiting) {
             effects.push(Effect::Reply { token, reply: Reply::Decided { xid, outcome } });
         }
         work.stop_asking(xid, &mut self.timers);
-        self.tell_all(xid, ledger, effects);
+        self.tell_all(now, xid, ledger, effects);
     }
 
     /// A repeated acknowledgement only puts off telling the branch again: the log may have lost the first.
@@ -41,14 +48,17 @@ impl Coordinator {
         call.wait_until(branch, now.plus(SETTLED_LATE_MS), &mut self.timers);
     }
 
-    pub(super) fn tell_all(&mut self, xid: Xid, ledger: &Ledger, effects: &mut Vec<Effect>) {
-        let numbers: Vec<BranchNumber> = ledger
-            .transaction(xid)
-            .into_iter()
-            .flat_map(|transaction| transaction.unsettled().map(|(number, _)| number))
-            .collect();
-        for number in numbers {
-            self.tell(BranchId { xid, number }, ledger, effects);
+    /// A client that brought a branch's vote settles the branch too: it is told only if that takes too long.
+    pub(super) fn tell_all(&mut self, now: LogTime, xid: Xid, ledger: &Ledger, effects: &mut Vec<Effect>) {
+        let unsettled = ledger.transaction(xid).into_iter().flat_map(|transaction| transaction.unsettled());
+        for (number, record) in unsettled {
+            let branch = BranchId { xid, number };
+            if record.brought && self.patience.settle_grace_ms > 0 {
+                let call = self.works.entry(xid).or_default().telling.entry(number).or_default();
+                call.wait_until(branch, now.plus(self.patience.settle_grace_ms), &mut self.timers);
+            } else {
+                self.tell(branch, ledger, effects);
+            }
         }
     }
 

@@ -9,8 +9,8 @@ use super::{
     transition::{Event, Ruling, rule},
 };
 use crate::{
-    Answer, BranchId, BranchNumber, Conclusion, ListedBranch, Outcome, Reason, ReasonCode, Refusal, Settlement, Vote,
-    Xid,
+    Answer, BranchId, BranchNumber, Brought, Conclusion, ListedBranch, Outcome, Reason, ReasonCode, Refusal,
+    Settlement, Vote, Xid,
 };
 
 impl Ledger {
@@ -32,13 +32,14 @@ impl Ledger {
             transaction.register(&listed.branch, &mut self.by_resource);
             let branch = transaction.branches.get_mut(&listed.branch.number).expect("it was just registered");
             match (&listed.vote, branch.vote) {
-                (Some((vote, reason)), None) | (Some((vote @ Vote::Refused, reason)), Some(_)) => {
-                    if branch.vote.replace(*vote) == Some(Vote::Prepared) {
+                (Some(brought), None) | (Some(brought @ Brought { vote: Vote::Refused, .. }), Some(_)) => {
+                    if branch.vote.replace(brought.vote) == Some(Vote::Prepared) {
                         changes.push(Change::PromiseBroken { branch: BranchId { xid, number: listed.branch.number } });
                     }
-                    branch.reason.clone_from(reason);
+                    branch.reason.clone_from(&brought.reason);
+                    branch.brought = true;
                 }
-                (None, _) | (Some((Vote::Prepared | Vote::ReadOnly, _)), Some(_)) => {}
+                (None, _) | (Some(Brought { vote: Vote::Prepared | Vote::ReadOnly, .. }), Some(_)) => {}
             }
         }
         self.count_in_doubt(xid, before);
@@ -63,7 +64,8 @@ impl Ledger {
             | Refusal::NotDelegated
             | Refusal::Undecided
             | Refusal::NeedsForce { .. }
-            | Refusal::NotPromised => ReasonCode::Limit,
+            | Refusal::NotPromised
+            | Refusal::Forbidden { .. } => ReasonCode::Limit,
         };
         self.decide(xid, Outcome::Aborted, Some(Reason::new(code, refusal.to_string())), changes);
     }
@@ -185,21 +187,24 @@ impl Ledger {
     pub(super) fn decide(&mut self, xid: Xid, outcome: Outcome, reason: Option<Reason>, changes: &mut Vec<Change>) {
         let index = self.index;
         let list = self.closed_list(xid).unwrap_or(0);
-        let mut prepared: Box<[BranchNumber]> = Box::default();
+        let (mut prepared, mut others): (Vec<BranchNumber>, Vec<BranchNumber>) = Default::default();
         if let Some(open) = self.open.get_mut(&xid) {
             let transaction = Arc::make_mut(open);
             debug_assert!(!matches!(transaction.phase, Phase::Decided { .. }), "{xid} is decided once");
             transaction.phase = Phase::Decided { outcome, reason: reason.clone(), index, list };
             let (key, session) = (transaction.key.clone(), transaction.session.clone());
-            prepared = transaction
-                .branches
-                .iter()
-                .filter(|(_, branch)| branch.vote == Some(Vote::Prepared))
-                .map(|(number, _)| *number)
-                .collect();
+            let numbers = transaction.branches.keys();
+            (prepared, others) = numbers.partition(|number| transaction.branches[number].vote == Some(Vote::Prepared));
             self.stops_working(xid, key.as_ref(), session.as_ref(), outcome);
         }
-        let record = OutcomeRecord { outcome, reason: reason.map(Box::new), index, list, prepared };
+        let record = OutcomeRecord {
+            outcome,
+            reason: reason.map(Box::new),
+            index,
+            list,
+            prepared: prepared.into(),
+            others: others.into(),
+        };
         self.outcomes.insert(xid, self.at, record, &self.rules);
         changes.push(Change::Decided { xid, outcome: Recorded::new(outcome, index) });
         self.end_if_settled(xid, changes);

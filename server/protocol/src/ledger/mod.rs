@@ -25,12 +25,12 @@ pub use transaction::{Branch, OpenTransaction, Phase};
 use keys::Keys;
 use outcomes::Outcomes;
 use sessions::Sessions;
-use transaction::{fit, list_digest};
+use transaction::{fit, list_digest, unproven};
 use transition::{Door, Event, Fit, Ruling, Standing, rule};
 
 use crate::{
     Answer, BranchId, BranchNumber, ClusterId, Command, Entry, Key, ListedBranch, LogTime, NewBranch, Outcome, Reason,
-    ReasonCode, Refusal, ResourceName, SessionRef, Xid,
+    ReasonCode, Refusal, ResourceName, Secret, SessionRef, Xid,
 };
 
 /// The state that all nodes share.
@@ -39,6 +39,7 @@ pub struct Ledger {
     at: LogTime,
     index: u64,
     cluster: Option<ClusterId>,
+    secret: Option<Secret>,
     rules: Rules,
     open: BTreeMap<Xid, Arc<OpenTransaction>>,
     in_doubt: u64,
@@ -105,7 +106,7 @@ impl Ledger {
             return Err(Refusal::NotFounded);
         }
         match command {
-            Command::Found { cluster, rules } => self.found(*cluster, *rules),
+            Command::Found { cluster, secret, rules } => self.found(*cluster, *secret, *rules),
             Command::Begin { xid, timeout_ms, key, session } => {
                 self.begin(*xid, *timeout_ms, key.as_ref(), session.as_ref(), changes)
             }
@@ -113,7 +114,8 @@ impl Ledger {
                 let fit = self.fit(*xid, branches.iter());
                 match rule(self.standing(*xid), Event::Enlist(fit)) {
                     Ruling::Register => {
-                        self.register(*xid, branches, *timeout_ms, changes);
+                        let timeout_ms = (*timeout_ms).min(self.rules.max_lifetime_ms);
+                        self.register(*xid, branches, timeout_ms, changes);
                         Ok(())
                     }
                     other => self.carry_out(*xid, other, changes),
@@ -197,13 +199,22 @@ impl Ledger {
             Some(closed) if closed == list_digest(branches, delegate) => Fit::Same,
             Some(_) => Fit::Contradicts,
             None if delegate.as_ref().is_some_and(|number| !is_listed(number)) => Fit::Contradicts,
-            None => self.fit(xid, branches.iter().map(|listed| &listed.branch)),
+            None => match self.fit(xid, branches.iter().map(|listed| &listed.branch)) {
+                fit @ (Fit::Same | Fit::New) => unproven(open, branches).unwrap_or(fit),
+                other => other,
+            },
         }
     }
 
-    /// How branches fit to what is registered, to each other, and into the room that is left at their resources.
+    /// How branches fit to what is registered, to each other, and into the room that is left at their resources. Of a
+    /// transaction that has ended only the numbers are kept.
     fn fit<'a>(&self, xid: Xid, mut branches: impl Iterator<Item = &'a NewBranch> + Clone) -> Fit {
         let open = self.transaction(xid);
+        if open.is_none()
+            && let Some(record) = self.outcomes.get(xid, &self.rules)
+        {
+            return if branches.all(|branch| record.names(branch.number)) { Fit::Same } else { Fit::New };
+        }
         match fit(open, branches.clone(), &self.rules) {
             Fit::New => {
                 let limit = self.rules.max_open_per_resource;
@@ -236,7 +247,7 @@ impl Ledger {
                     return Err(Refusal::Limit { what: "idempotency keys".to_owned(), limit });
                 }
                 self.admit(session)?;
-                self.register(xid, &[], timeout_ms, changes);
+                self.register(xid, &[], timeout_ms.min(self.rules.longest_lifetime_ms), changes);
                 if let (Some(key), Some(open)) = (key, self.open.get_mut(&xid)) {
                     Arc::make_mut(open).key = Some(key.clone());
                     self.keys.open.insert(key.clone(), xid);
@@ -252,18 +263,18 @@ impl Ledger {
         }
     }
 
-    fn found(&mut self, cluster: ClusterId, rules: Rules) -> Answer {
+    fn found(&mut self, cluster: ClusterId, secret: Secret, rules: Rules) -> Answer {
         if self.cluster.is_none() {
-            self.cluster = Some(cluster);
+            (self.cluster, self.secret) = (Some(cluster), Some(secret));
             self.rules = Rules { bucket_ms: rules.bucket_ms.max(1), ..rules };
         }
         Ok(())
     }
 
     fn register(&mut self, xid: Xid, branches: &[NewBranch], timeout_ms: u64, changes: &mut Vec<Change>) {
-        let (at, max_lifetime_ms) = (self.at, self.rules.max_lifetime_ms);
+        let at = self.at;
         let open = self.open.entry(xid).or_insert_with(|| {
-            let expires_at = at.plus(timeout_ms.min(max_lifetime_ms));
+            let expires_at = at.plus(timeout_ms);
             changes.push(Change::Opened { xid, expires_at });
             Arc::new(OpenTransaction::new(at, expires_at))
         });

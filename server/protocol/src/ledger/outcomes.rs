@@ -22,6 +22,14 @@ pub(super) struct OutcomeRecord {
     pub list: u64,
     /// The branches that voted PREPARED: only these may ever hear COMMIT.
     pub prepared: Box<[BranchNumber]>,
+    /// The other branches that were registered or listed.
+    pub others: Box<[BranchNumber]>,
+}
+
+impl OutcomeRecord {
+    pub(super) fn names(&self, number: BranchNumber) -> bool {
+        self.prepared.contains(&number) || self.others.contains(&number)
+    }
 }
 
 pub(super) type Bucket = BTreeMap<Xid, OutcomeRecord>;

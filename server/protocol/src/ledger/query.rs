@@ -6,7 +6,9 @@ use super::{
     Ledger, OpenTransaction, Phase, Recorded, Rules,
     transition::{Door, Event, Ruling, Standing, rule},
 };
-use crate::{BranchId, BranchNumber, ClusterId, Key, ListedBranch, LogTime, Outcome, Reason, SessionRef, Vote, Xid};
+use crate::{
+    BranchId, BranchNumber, ClusterId, Credential, Key, ListedBranch, LogTime, Outcome, Reason, SessionRef, Vote, Xid,
+};
 
 /// A transaction's state as clients know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,14 +77,28 @@ impl Ledger {
         self.at.minus(rules.retention_ms).minus(rules.max_lifetime_ms)
     }
 
-    /// What participants may forget behind: the horizon, held back by the oldest transaction with a branch that has
-    /// yet to acknowledge its outcome. That branch is told again, and must still know what it did.
+    /// What participants may forget behind: the horizon, held back by the oldest transaction that is not decided or has a
+    /// branch that has yet to acknowledge its outcome. That branch is told again, and must still know what it did.
     #[must_use]
     pub fn settled_horizon(&self) -> LogTime {
         let horizon = self.horizon();
         let born_before = self.open.iter().take_while(|(xid, _)| xid.birth() < horizon);
-        let mut unsettled = born_before.filter(|(_, transaction)| transaction.unsettled().next().is_some());
+        let mut unsettled = born_before.filter(|(_, transaction)| {
+            !matches!(transaction.phase, Phase::Decided { .. }) || transaction.unsettled().next().is_some()
+        });
         unsettled.next().map_or(horizon, |(xid, _)| xid.birth())
+    }
+
+    /// What a branch shows when it speaks for itself; none before the cluster is founded.
+    #[must_use]
+    pub fn credential(&self, branch: BranchId) -> Option<Credential> {
+        self.secret.map(|secret| secret.credential(branch))
+    }
+
+    /// Whether this is the branch's own credential.
+    #[must_use]
+    pub fn admits(&self, branch: BranchId, credential: &Credential) -> bool {
+        self.secret.is_some_and(|secret| secret.admits(branch, credential))
     }
 
     /// Undecided and unsettled transactions, by xid.

@@ -8,8 +8,11 @@ use serde::{Deserialize, Serialize};
 pub struct Rules {
     /// How long an outcome is kept at least, in milliseconds.
     pub retention_ms: u64,
-    /// How long a transaction may take from the birth of its xid to its first command, and stay open unasked.
+    /// How long a transaction may take from the birth of its xid to its first command, and stay open unasked unless Begin
+    /// says more.
     pub max_lifetime_ms: u64,
+    /// How long one that was begun may stay open unasked at most, if Begin says so.
+    pub longest_lifetime_ms: u64,
     /// How far ahead of log time an xid may be born, in milliseconds: the skew allowed to clients' clocks.
     pub max_skew_ms: u64,
     /// The width of an outcome bucket, in milliseconds.
@@ -34,12 +37,13 @@ impl Rules {
 }
 
 impl Default for Rules {
-    /// An hour of outcomes and an hour of life; five minutes of skew; buckets of a minute; 100,000 open transactions of
+    /// An hour of outcomes and an hour of life, a week if Begin says so; five minutes of skew; buckets of a minute; 100,000 open transactions of
     /// 256 branches, 50,000 of which may wait for one resource; a day of keys, a million of them; 10,000 sessions.
     fn default() -> Self {
         Self {
             retention_ms: 3_600_000,
             max_lifetime_ms: 3_600_000,
+            longest_lifetime_ms: 7 * 86_400_000,
             max_skew_ms: 300_000,
             bucket_ms: 60_000,
             max_open: 100_000,

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use thiserror::Error;
 
 use super::{Ledger, OpenTransaction, Phase, Rules, keys, outcomes::Bucket, sessions::Sessions};
-use crate::{ClusterId, LogTime, Xid};
+use crate::{ClusterId, LogTime, Secret, Xid};
 
 const VERSION: u8 = 1;
 const OPEN: &str = "open-at-";
@@ -51,6 +51,7 @@ struct OpenSection {
     at: LogTime,
     index: u64,
     cluster: Option<ClusterId>,
+    secret: Option<Secret>,
     rules: Rules,
     open: BTreeMap<Xid, OpenTransaction>,
     sessions: Sessions,
@@ -105,10 +106,11 @@ impl Frozen {
         for (number, bucket) in ledger.keys.committed {
             sections.push((name(KEYS, number, width_ms), Box::new(move || encode(bucket.as_ref()))));
         }
-        let (cluster, rules, open, sessions) = (ledger.cluster, ledger.rules, ledger.open, ledger.sessions);
+        let (cluster, secret, rules, sessions) = (ledger.cluster, ledger.secret, ledger.rules, ledger.sessions);
+        let open = ledger.open;
         let body = move || {
             let open = open.into_iter().map(|(xid, transaction)| (xid, Arc::unwrap_or_clone(transaction))).collect();
-            encode(&OpenSection { at, index, cluster, rules, open, sessions })
+            encode(&OpenSection { at, index, cluster, secret, rules, open, sessions })
         };
         sections.push((format!("{OPEN}{index}"), Box::new(body)));
         sections
@@ -129,7 +131,7 @@ impl Thawed {
                 let section: OpenSection = decode(id, &bytes)?;
                 ledger.at = section.at;
                 ledger.index = section.index;
-                ledger.cluster = section.cluster;
+                (ledger.cluster, ledger.secret) = (section.cluster, section.secret);
                 ledger.rules = section.rules;
                 ledger.in_doubt = section.open.values().filter(|open| open.is_in_doubt()).count() as u64;
                 ledger.open = section.open.into_iter().map(|(xid, open)| (xid, Arc::new(open))).collect();

@@ -48,6 +48,8 @@ pub struct Branch {
     pub vote: Option<Vote>,
     pub reason: Option<Reason>,
     pub settlement: Option<Settlement>,
+    /// Its client prepared it and brought its vote along, and is the first to settle it.
+    pub brought: bool,
 }
 
 impl Branch {
@@ -127,6 +129,7 @@ impl OpenTransaction {
                 vote: None,
                 reason: None,
                 settlement: None,
+                brought: false,
             }
         });
     }
@@ -158,6 +161,14 @@ pub(super) fn fit<'a>(
     } else {
         Fit::New
     }
+}
+
+/// A vote brought along for a branch that somebody has registered, by a client that cannot show that it was he.
+pub(super) fn unproven(registered: Option<&OpenTransaction>, branches: &[ListedBranch]) -> Option<Fit> {
+    let registered = registered?;
+    let listed = branches.iter().filter(|listed| listed.vote.as_ref().is_some_and(|brought| !brought.proven));
+    let mut numbers = listed.map(|listed| listed.branch.number);
+    numbers.find(|number| registered.branches.contains_key(number)).map(|number| Fit::Unproven { number })
 }
 
 /// Tells one Prepare's list from another's: FNV-1a over its branches and who decides, votes left out.

@@ -1,6 +1,6 @@
 //! The one table of what each command does to a transaction in each state. Every pair has an answer.
 
-use crate::{Outcome, Refusal, Vote};
+use crate::{BranchNumber, Outcome, Refusal, Vote};
 
 /// Where a transaction stands when a command for it is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +69,8 @@ pub(super) enum Fit {
     TooMany { limit: u64 },
     /// At one resource as many branches are unsettled as may be.
     NoRoom { limit: u64 },
+    /// A vote comes with it for a branch that its sender cannot speak for.
+    Unproven { number: BranchNumber },
 }
 
 /// What to do.
@@ -113,12 +115,15 @@ pub(super) fn rule(standing: Standing, event: Event) -> Ruling {
             Fit::Contradicts => Refuse(Refusal::Mismatch),
             Fit::TooMany { limit } => Refuse(too_many_branches(limit)),
             Fit::NoRoom { limit } => Refuse(no_room(limit)),
+            Fit::Unproven { number } => Refuse(Refusal::Forbidden { number }),
         },
         (Unknown(Door::Open) | Active, Event::Prepare(fit)) => match fit {
             Fit::Same | Fit::New => Close,
             Fit::Contradicts => Refuse(Refusal::Mismatch),
             Fit::TooMany { limit } => AbortAndRefuse(too_many_branches(limit)),
             Fit::NoRoom { limit } => AbortAndRefuse(no_room(limit)),
+            // Whoever may speak for the branch is not to lose his transaction by it.
+            Fit::Unproven { number } => Refuse(Refusal::Forbidden { number }),
         },
         (Unknown(door @ (Door::Skewed { .. } | Door::Full { .. })), Event::Begin | Event::Enlist(_)) => {
             refusal(door).map_or(Register, Refuse)
@@ -139,15 +144,20 @@ pub(super) fn rule(standing: Standing, event: Event) -> Ruling {
             Fit::Contradicts => Refuse(Refusal::Mismatch),
             Fit::TooMany { limit } => Refuse(too_many_branches(limit)),
             Fit::NoRoom { limit } => Refuse(no_room(limit)),
+            Fit::Unproven { number } => Refuse(Refusal::Forbidden { number }),
         },
         (Voting | Delegated | Decided(_) | Ended(_), Event::Enlist(fit)) => match fit {
             Fit::Same => Repeat,
-            Fit::New | Fit::Contradicts | Fit::TooMany { .. } | Fit::NoRoom { .. } => Refuse(Refusal::Closed),
+            Fit::New | Fit::Contradicts | Fit::TooMany { .. } | Fit::NoRoom { .. } | Fit::Unproven { .. } => {
+                Refuse(Refusal::Closed)
+            }
         },
 
         (Voting | Delegated | Decided(Committed) | Ended(Committed), Event::Prepare(fit)) => match fit {
             Fit::Same => Repeat,
-            Fit::New | Fit::Contradicts | Fit::TooMany { .. } | Fit::NoRoom { .. } => Refuse(Refusal::Mismatch),
+            Fit::New | Fit::Contradicts | Fit::TooMany { .. } | Fit::NoRoom { .. } | Fit::Unproven { .. } => {
+                Refuse(Refusal::Mismatch)
+            }
         },
         // ABORTED holds for every list.
         (Decided(Aborted) | Ended(Aborted), Event::Prepare(_)) => Repeat,

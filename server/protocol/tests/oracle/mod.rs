@@ -183,7 +183,7 @@ impl Oracle {
                 (history.closed, history.delegate) = (true, *delegate);
                 history.session = session.clone().or(history.session);
                 for listed in branches {
-                    let vote = listed.vote.as_ref().map(|(vote, _)| *vote);
+                    let vote = listed.vote.as_ref().map(|brought| brought.vote);
                     history.votes.entry(listed.branch.number).or_default().extend(vote);
                 }
                 self.transactions.insert(xid, history);

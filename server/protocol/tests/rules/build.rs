@@ -1,9 +1,9 @@
 //! A ledger with a log of its own, and short words for what goes into it.
 
 use verdict_protocol::{
-    Answer, BranchId, Change, ClusterId, Command, Coordinator, Effect, Entry, Event, Key, Ledger, ListedBranch,
-    LogTime, NewBranch, Outcome, Patience, ProposalId, Reason, ReasonCode, Recorded, Reply, Request, Rules,
-    SettledItem, Settlement, Token, Vote, Word, Xid,
+    Answer, BranchId, Brought, Change, ClusterId, Command, Coordinator, Effect, Entry, Event, Key, Ledger,
+    ListedBranch, LogTime, NewBranch, Outcome, Patience, ProposalId, Reason, ReasonCode, Recorded, Reply, Request,
+    Rules, Secret, SettledItem, Settlement, Token, Vote, Word, Xid,
 };
 
 pub(crate) const START_MS: u64 = 1_700_000_000_000;
@@ -15,6 +15,7 @@ pub(crate) const REFUSED: Vote = Vote::Refused;
 pub(crate) const RULES: Rules = Rules {
     retention_ms: 10_000,
     max_lifetime_ms: 10_000,
+    longest_lifetime_ms: 60_000,
     max_skew_ms: 1_000,
     bucket_ms: 1_000,
     max_open: 1_000,
@@ -51,7 +52,11 @@ pub(crate) fn listed(numbers: &[u32]) -> Vec<ListedBranch> {
 }
 
 pub(crate) fn voted(votes: &[(u32, Vote)]) -> Vec<ListedBranch> {
-    votes.iter().map(|(number, vote)| ListedBranch { branch: new(*number), vote: Some((*vote, None)) }).collect()
+    votes.iter().map(|(number, vote)| ListedBranch { branch: new(*number), vote: Some(brought(*vote)) }).collect()
+}
+
+pub(crate) fn brought(vote: Vote) -> Brought {
+    Brought { vote, reason: None, proven: true }
 }
 
 pub(crate) fn enlist(xid: Xid, numbers: &[u32]) -> Command {
@@ -97,7 +102,7 @@ impl Log {
 
     pub(crate) fn with(rules: Rules) -> Self {
         let mut log = Self { ledger: Ledger::new(), index: 0, now: at(0) };
-        assert_eq!(log.apply(Command::Found { cluster: ClusterId([7; 16]), rules }), Ok(()));
+        assert_eq!(log.apply(Command::Found { cluster: ClusterId([7; 16]), secret: Secret([9; 32]), rules }), Ok(()));
         log
     }
 
@@ -144,7 +149,7 @@ pub(crate) struct Leader {
     pub(crate) coordinator: Coordinator,
 }
 
-pub(crate) const PATIENCE: Patience = Patience { least_vote_ms: 500, grace_ms: 30_000 };
+pub(crate) const PATIENCE: Patience = Patience { least_vote_ms: 500, grace_ms: 30_000, settle_grace_ms: 800 };
 
 impl Leader {
     pub(crate) fn new() -> Self {

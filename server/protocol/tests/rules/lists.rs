@@ -29,6 +29,14 @@ fn enlisting_again_is_taken_in_every_state_of_an_open_transaction() {
     log.ok(vote(x, 1, PREPARED));
     log.ok(enlist(x, &[1]));
     assert_eq!(log.ledger.transaction(x).unwrap().branches.len(), 1);
+    log.ok(settled(x, 1));
+    assert_eq!(log.ledger.status(x).state, State::Ended);
+    log.ok(enlist(x, &[1]));
+    // One that refused, and so never hears an outcome, was registered all the same.
+    log.ok(prepare(xid(2), voted(&[(1, REFUSED), (2, READ_ONLY)])));
+    assert_eq!(log.ledger.status(xid(2)).state, State::Ended);
+    log.ok(enlist(xid(2), &[1, 2]));
+    assert_eq!(log.apply(enlist(xid(2), &[3])), Err(Refusal::Closed));
 }
 
 #[test]
@@ -120,7 +128,10 @@ fn a_full_table_refuses_new_work_and_keeps_room_for_what_is_open() {
 fn nothing_is_taken_before_the_cluster_is_founded_and_it_is_founded_once() {
     let mut log = Log { ledger: verdict_protocol::Ledger::new(), index: 0, now: at(0) };
     assert_eq!(log.apply(enlist(xid(1), &[1])), Err(Refusal::NotFounded));
-    let found = |byte, rules| Command::Found { cluster: verdict_protocol::ClusterId([byte; 16]), rules };
+    let found = |byte, rules| {
+        let (cluster, secret) = (verdict_protocol::ClusterId([byte; 16]), verdict_protocol::Secret([byte; 32]));
+        Command::Found { cluster, secret, rules }
+    };
     log.ok(found(1, RULES));
     log.ok(found(2, Rules::default()));
     assert_eq!(log.ledger.cluster(), Some(verdict_protocol::ClusterId([1; 16])));

@@ -5,6 +5,7 @@
 #![allow(unreachable_pub, reason = "the oracle is shared with another test")]
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
+mod brought;
 mod build;
 mod codec;
 mod coordinator_commit;

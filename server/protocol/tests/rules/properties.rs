@@ -6,7 +6,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use verdict_protocol::{
     ClusterId, Command, Conclusion, Entry, Instance, Ledger, ListedBranch, NewBranch, Order, Outcome, Reason,
-    ReasonCode, Resolution, Rules, SessionName, SessionRef, SettledItem, Settlement, State, Thawed, Vote, Xid,
+    ReasonCode, Resolution, Rules, Secret, SessionName, SessionRef, SettledItem, Settlement, State, Thawed, Vote, Xid,
 };
 
 use crate::{build::*, oracle::Oracle};
@@ -38,9 +38,9 @@ fn sessions() -> impl Strategy<Value = Option<SessionRef>> {
 }
 
 pub(crate) fn commands() -> impl Strategy<Value = Command> {
-    let brought = prop::option::weighted(0.5, votes());
-    let listed = (branches(), prop::collection::vec(brought, 4)).prop_map(|(branches, votes)| {
-        let with = |(branch, vote): (NewBranch, Option<Vote>)| ListedBranch { branch, vote: vote.map(|v| (v, None)) };
+    let given = prop::option::weighted(0.5, votes());
+    let listed = (branches(), prop::collection::vec(given, 4)).prop_map(|(branches, votes)| {
+        let with = |(branch, vote): (NewBranch, Option<Vote>)| ListedBranch { branch, vote: vote.map(brought) };
         branches.into_iter().zip(votes).map(with).collect()
     });
     let settlement = prop_oneof![9 => Just(Settlement::Done), 1 => Just(Settlement::HeuristicMixed)];
@@ -93,7 +93,10 @@ fn history() -> impl Strategy<Value = Vec<(u64, Vec<Command>)>> {
 
 fn entries(history: Vec<(u64, Vec<Command>)>) -> Vec<Entry> {
     let rules = Rules { max_branches: 3, ..RULES };
-    let mut entries = vec![Entry { at: at(0), commands: vec![Command::Found { cluster: ClusterId([3; 16]), rules }] }];
+    let mut entries = vec![Entry {
+        at: at(0),
+        commands: vec![Command::Found { cluster: ClusterId([3; 16]), secret: Secret([4; 32]), rules }],
+    }];
     let mut ms = 0;
     for (pause, commands) in history {
         ms += pause;

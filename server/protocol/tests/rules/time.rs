@@ -1,6 +1,6 @@
 //! Deadlines, horizon and skew: design.md sections 3 and 7.
 
-use verdict_protocol::{Change, Command, Order, Outcome, ReasonCode, Refusal, SettledItem, Settlement, State};
+use verdict_protocol::{Change, Command, Order, Outcome, Phase, ReasonCode, Refusal, SettledItem, Settlement, State};
 
 use crate::build::*;
 
@@ -16,7 +16,7 @@ fn m28_log_time_never_runs_backwards() {
 fn timeouts_are_bounded_by_the_longest_life() {
     let mut log = Log::new();
     let begin = Command::Begin { xid: xid(1), timeout_ms: u64::MAX, key: None, session: None };
-    assert_eq!(log.changes(begin), [Change::Opened { xid: xid(1), expires_at: at(10_000) }]);
+    assert_eq!(log.changes(begin), [Change::Opened { xid: xid(1), expires_at: at(60_000) }]);
     let forever = Command::Prepare {
         xid: xid(2),
         branches: listed(&[1]),
@@ -90,6 +90,33 @@ fn a_decision_that_comes_late_is_kept_from_then_on() {
     assert_eq!(log.outcome(x), Some(Outcome::Committed));
     log.clock(46_000);
     assert_eq!(log.ledger.status(x).state, State::Expired);
+}
+
+#[test]
+fn who_begins_may_ask_for_a_longer_life() {
+    let begin = |xid, timeout_ms| Command::Begin { xid, timeout_ms, key: None, session: None };
+    let (mut log, x) = (Log::new(), xid(1));
+    log.ok(begin(x, 45_000));
+    log.ok(begin(xid(2), 90_000));
+    assert!(
+        matches!(log.ledger.transaction(x).unwrap().phase, Phase::Active { expires_at } if expires_at == at(45_000))
+    );
+    let longest = at(RULES.longest_lifetime_ms);
+    assert!(
+        matches!(log.ledger.transaction(xid(2)).unwrap().phase, Phase::Active { expires_at } if expires_at == longest)
+    );
+    // It is known, so the horizon that has passed it does not matter; participants keep what is theirs of it.
+    log.clock(40_000);
+    assert_eq!(log.ledger.settled_horizon(), x.birth());
+    log.ok(enlist(x, &[1]));
+    log.ok(prepare(x, voted(&[(1, PREPARED)])));
+    assert_eq!(log.outcome(x), Some(Outcome::Committed));
+    // Nobody else lives that long.
+    let y = born(40_000, 3);
+    log.ok(Command::Enlist { xid: y, branches: vec![new(1)], timeout_ms: 90_000 });
+    assert!(
+        matches!(log.ledger.transaction(y).unwrap().phase, Phase::Active { expires_at } if expires_at == at(50_000))
+    );
 }
 
 #[test]

@@ -4,7 +4,7 @@ use verdict_protocol::{Command, Effect, Event, Order, Outcome, Reply, Resolution
 
 use crate::{
     participant::Disk,
-    world::{BRANCHES, World},
+    world::{BRANCHES, World, promise},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl Bug {
                     let Effect::Propose { commands, .. } = effect else { continue };
                     let Some(Command::Prepare { branches, .. }) = commands.first_mut() else { continue };
                     let missing = branches.last_mut();
-                    missing.into_iter().for_each(|listed| listed.vote = Some((Vote::Prepared, None)));
+                    missing.into_iter().for_each(|listed| listed.vote = Some(promise()));
                 }
             }
             Self::M50 => {

@@ -10,8 +10,8 @@ use std::{
 };
 
 use verdict_protocol::{
-    BranchId, ClusterId, Command, Coordinator, Entry, Event, Ledger, ListedBranch, LogTime, NewBranch, Outcome,
-    Patience, ProposalId, Rules, Vote, Xid,
+    BranchId, Brought, ClusterId, Command, Coordinator, Entry, Event, Ledger, ListedBranch, LogTime, NewBranch,
+    Outcome, Patience, ProposalId, Rules, Secret, Vote, Xid,
 };
 
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
 
 pub const BRANCHES: usize = 3;
 pub const GRACE_MS: u64 = 60_000;
-pub const PATIENCE: Patience = Patience { least_vote_ms: 20, grace_ms: GRACE_MS };
+pub const PATIENCE: Patience = Patience { least_vote_ms: 20, grace_ms: GRACE_MS, settle_grace_ms: 0 };
 pub const START: LogTime = LogTime::from_millis(1_000_000_000);
 
 /// What may happen in one walk.
@@ -205,7 +205,9 @@ impl World {
             left: scenario.left,
             notes: None,
         };
-        world.append(None, vec![Command::Found { cluster: ClusterId([1; 16]), rules: Rules::default() }]);
+        let (cluster, secret) = (ClusterId([1; 16]), Secret([1; 32]));
+        let found = Command::Found { cluster, secret, rules: Rules::default() };
+        world.append(None, vec![found]);
         world.catch_up(0).expect("an empty cluster is founded");
         world.handle(0, Event::Lead).expect("nothing to lead yet");
         world.seal(None);
@@ -298,9 +300,14 @@ impl World {
     }
 
     pub fn listed(attempt: Attempt) -> Vec<ListedBranch> {
-        let vote = |number| attempt.brought.contains(number).then_some((Vote::Prepared, None));
+        let vote = |number| attempt.brought.contains(number).then(promise);
         attempt.list.iter().map(|number| ListedBranch { branch: new_branch(*number), vote: vote(number) }).collect()
     }
+}
+
+/// A PREPARED that a client brings along.
+pub fn promise() -> Brought {
+    Brought { vote: Vote::Prepared, reason: None, proven: true }
 }
 
 /// The answer to a proposal of the node that applied it.

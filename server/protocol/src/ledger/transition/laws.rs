@@ -4,7 +4,14 @@ use super::*;
 
 const VOTES: [Vote; 3] = [Vote::Prepared, Vote::ReadOnly, Vote::Refused];
 const OUTCOMES: [Outcome; 2] = [Outcome::Committed, Outcome::Aborted];
-const FITS: [Fit; 5] = [Fit::Same, Fit::New, Fit::Contradicts, Fit::TooMany { limit: 4 }, Fit::NoRoom { limit: 9 }];
+const FITS: [Fit; 6] = [
+    Fit::Same,
+    Fit::New,
+    Fit::Contradicts,
+    Fit::TooMany { limit: 4 },
+    Fit::NoRoom { limit: 9 },
+    Fit::Unproven { number: 1 },
+];
 const SHUT: [Door; 3] = [Door::Expired, Door::Skewed { ahead_ms: 2, allowed_ms: 1 }, Door::Full { limit: 1 }];
 
 fn standings() -> Vec<Standing> {

@@ -59,11 +59,12 @@ struct Raw {
     numbers: BTreeMap<&'static str, u64>,
 }
 
-const NUMBERS: [&str; 20] = [
+const NUMBERS: [&str; 22] = [
     "timeouts.vote_ms",
     "timeouts.max_vote_ms",
     "timeouts.transaction_ms",
     "timeouts.grace_ms",
+    "timeouts.settle_grace_ms",
     "timeouts.least_vote_ms",
     "limits.calls",
     "limits.open",
@@ -78,6 +79,7 @@ const NUMBERS: [&str; 20] = [
     "log.keep_entries",
     "retention.outcomes_ms",
     "retention.lifetime_ms",
+    "retention.longest_lifetime_ms",
     "retention.skew_ms",
     "retention.keys_ms",
 ];
@@ -97,7 +99,10 @@ impl Raw {
         for key in NUMBERS {
             let Some(number) = values.number(key)? else { continue };
             // How far clocks may be apart, and what a snapshot leaves, may be nothing.
-            let least = u64::from(!matches!(key, "retention.skew_ms" | "log.keep_entries" | "timeouts.least_vote_ms"));
+            let least = u64::from(!matches!(
+                key,
+                "retention.skew_ms" | "log.keep_entries" | "timeouts.least_vote_ms" | "timeouts.settle_grace_ms"
+            ));
             if number < least {
                 return Err(values.wrong(key, "must be above 0"));
             }
@@ -167,6 +172,7 @@ fn set(numbers: &BTreeMap<&'static str, u64>, options: &mut Options) {
             "timeouts.max_vote_ms" => options.max_vote_timeout = time,
             "timeouts.transaction_ms" => options.timeout = time,
             "timeouts.grace_ms" => options.grace = time,
+            "timeouts.settle_grace_ms" => options.settle_grace = time,
             "timeouts.least_vote_ms" => options.least_vote_timeout = time,
             "limits.calls" => options.max_calls = usize::try_from(number).unwrap_or(usize::MAX),
             "limits.open" => rules.max_open = number,
@@ -181,6 +187,7 @@ fn set(numbers: &BTreeMap<&'static str, u64>, options: &mut Options) {
             "log.keep_entries" => log.keep_entries = number,
             "retention.outcomes_ms" => rules.retention_ms = number,
             "retention.lifetime_ms" => rules.max_lifetime_ms = number,
+            "retention.longest_lifetime_ms" => rules.longest_lifetime_ms = number,
             "retention.skew_ms" => rules.max_skew_ms = number,
             "retention.keys_ms" => rules.key_retention_ms = number,
             other => unreachable!("{other} is not among NUMBERS"),
