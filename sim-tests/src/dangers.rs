@@ -164,6 +164,8 @@ impl Count<'_> {
                 let times = u64::from(*epoch > 1);
                 self.add("! a session was taken over", times);
             }
+            What::Drove { .. } => self.add("! a client settled what it had prepared", 1),
+            What::Forged { .. } => self.add("! somebody voted for a branch that is not his", 1),
             What::Asked { .. } => self.add("calls of clients", 1),
             What::Answered { answer: Answer::Unknown, .. } => self.add("calls without an answer", 1),
             What::Answered { answer: Answer::Refused(_), .. } => self.add("calls that were refused", 1),

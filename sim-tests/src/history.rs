@@ -99,6 +99,15 @@ pub enum What {
         name: String,
         epoch: u64,
     },
+    /// A client told a branch the outcome that it drives itself.
+    Drove {
+        branch: BranchId,
+    },
+    /// Somebody voted for a branch that is not his: what came of it.
+    Forged {
+        branch: BranchId,
+        taken: bool,
+    },
     NotAnswered {
         branch: BranchId,
         error: String,
@@ -302,6 +311,8 @@ impl fmt::Display for What {
                 );
                 write!(f, "is {asked} for {branch}: {said}")
             }
+            Self::Drove { branch } => write!(f, "settles {branch} itself"),
+            Self::Forged { branch, taken } => write!(f, "votes for {branch}, which is not his; taken: {taken}"),
             Self::KeyGranted { key, xid } => write!(f, "works under key {key:?} as {xid}"),
             Self::SessionOpened { name, epoch } => write!(f, "has opened {name:?} in epoch {epoch}"),
             Self::NotAnswered { branch, error } => write!(f, "has no answer for {branch}: {error}"),

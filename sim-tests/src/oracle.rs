@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use verdict_protocol::{
-    BranchId, Command, Conclusion, Entry, Instance, Key, ListedBranch, NewBranch, Outcome, Resolution, Rules,
+    BranchId, Brought, Command, Conclusion, Entry, Instance, Key, ListedBranch, NewBranch, Outcome, Resolution, Rules,
     SessionName, SessionRef, Vote, Xid,
 };
 

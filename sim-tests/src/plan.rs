@@ -186,6 +186,8 @@ pub struct Plan {
     /// The size of a file of the log: small ones are filled, and purged, within a run.
     pub segment_bytes: u64,
     pub rules: Rules,
+    /// How long a client has to settle what it prepared itself.
+    pub settle_grace: Duration,
 }
 
 impl Plan {
@@ -233,6 +235,7 @@ impl Plan {
             keep_entries: *pick(random, &[0, 10, 500]),
             segment_bytes: *pick(random, &[8 << 10, 32 << 10, 1 << 20]),
             rules: Rules::default(),
+            settle_grace: Duration::from_millis(*pick(random, &[0, 200, 1_000])),
         };
         if random.random_bool(0.25) {
             plan.rules = Rules { retention_ms: 4_000, max_lifetime_ms: 8_000, bucket_ms: 1_000, ..plan.rules };

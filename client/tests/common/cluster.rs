@@ -40,18 +40,43 @@ pub(crate) fn fails(code: Code, detail: Detail, leader: Option<SocketAddr>, retr
     Answer::Fails(wire::status(code, "the test says so", &detail))
 }
 
-type Decide = dyn Fn(usize) -> Answer + Send + Sync;
+/// What a node is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    Begin,
+    Enlist,
+    /// The votes that it brings.
+    Commit(Vec<(u32, v1::Vote)>),
+    Rollback,
+    Get,
+    List,
+    Vote,
+    Inquire(u32),
+    /// How which branch was settled.
+    ReportSettled(Vec<(u32, v1::Settlement)>),
+    Resolve,
+    Forget,
+}
+
+type Decide = dyn Fn(usize, &Call) -> Answer + Send + Sync;
 
 /// One node. Ends when it is dropped.
 pub(crate) struct Node {
     pub(crate) address: SocketAddr,
-    calls: Arc<Mutex<Vec<Vec<u8>>>>,
+    calls: Calls,
     server: JoinHandle<()>,
 }
+
+type Calls = Arc<Mutex<Vec<(Vec<u8>, Call)>>>;
 
 impl Node {
     /// `decide` is given how many calls came before.
     pub(crate) fn start(decide: impl Fn(usize) -> Answer + Send + Sync + 'static) -> Self {
+        Self::answering(move |before, _| decide(before))
+    }
+
+    /// `decide` is given how many calls came before, and the call.
+    pub(crate) fn answering(decide: impl Fn(usize, &Call) -> Answer + Send + Sync + 'static) -> Self {
         let incoming = TcpIncoming::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().with_nodelay(Some(true));
         let address = incoming.local_addr().unwrap();
         let calls = Arc::default();
@@ -70,7 +95,12 @@ impl Node {
 
     /// The xids that it was called with.
     pub(crate) fn xids(&self) -> Vec<Xid> {
-        self.calls.lock().unwrap().iter().map(|xid| Xid::from_slice(xid).unwrap()).collect()
+        self.calls.lock().unwrap().iter().map(|(xid, _)| Xid::from_slice(xid).unwrap()).collect()
+    }
+
+    /// What it was asked.
+    pub(crate) fn asked(&self) -> Vec<Call> {
+        self.calls.lock().unwrap().iter().map(|(_, call)| call.clone()).collect()
     }
 }
 
@@ -105,27 +135,32 @@ const CREDENTIAL: [u8; 16] = [5; 16];
 #[derive(Clone)]
 struct Service {
     decide: Arc<Decide>,
-    calls: Arc<Mutex<Vec<Vec<u8>>>>,
+    calls: Calls,
+}
+
+/// A credential for each branch.
+fn credentials(numbers: impl Iterator<Item = u32>) -> Vec<v1::BranchCredential> {
+    numbers.map(|number| v1::BranchCredential { number, credential: CREDENTIAL.as_slice().into() }).collect()
 }
 
 impl Service {
-    fn next(&self, xid: &[u8]) -> Answer {
+    fn next(&self, xid: &[u8], call: Call) -> Answer {
         let before = {
             let mut calls = self.calls.lock().unwrap();
-            calls.push(xid.to_vec());
+            calls.push((xid.to_vec(), call.clone()));
             calls.len() - 1
         };
-        (self.decide)(before)
+        (self.decide)(before, &call)
     }
 
-    async fn status(&self, xid: bytes::Bytes) -> Result<Response<v1::TransactionStatus>, Status> {
+    async fn status(&self, xid: bytes::Bytes, call: Call) -> Result<Response<v1::TransactionStatus>, Status> {
         let status = |state: v1::State, outcome: v1::Outcome| v1::TransactionStatus {
             xid: xid.clone(),
             state: state.into(),
             outcome: outcome.into(),
             ..v1::TransactionStatus::default()
         };
-        match self.next(&xid) {
+        match self.next(&xid, call) {
             Answer::Outcome(outcome) => Ok(Response::new(status(v1::State::Decided, outcome))),
             Answer::State(state) => Ok(Response::new(status(state, v1::Outcome::Unspecified))),
             Answer::Led(leader) => {
@@ -139,8 +174,8 @@ impl Service {
         }
     }
 
-    async fn order(&self, branch: Option<v1::BranchId>) -> Result<Response<v1::BranchOrder>, Status> {
-        match self.next(&branch.unwrap_or_default().xid) {
+    async fn order(&self, xid: bytes::Bytes, call: Call) -> Result<Response<v1::BranchOrder>, Status> {
+        match self.next(&xid, call) {
             Answer::Order(order) => Ok(Response::new(order)),
             Answer::Fails(status) => Err(status),
             Answer::Hangs => std::future::pending().await,
@@ -152,34 +187,35 @@ impl Service {
 #[tonic::async_trait]
 impl Transactions for Service {
     async fn begin(&self, request: Request<v1::BeginRequest>) -> Result<Response<v1::TransactionStatus>, Status> {
-        self.status(request.into_inner().xid).await
+        self.status(request.into_inner().xid, Call::Begin).await
     }
 
     async fn enlist(&self, request: Request<v1::EnlistRequest>) -> Result<Response<v1::TransactionStatus>, Status> {
         let v1::EnlistRequest { xid, branches } = request.into_inner();
-        let mut reply = self.status(xid).await?;
-        let credential = |branch: v1::Branch| v1::BranchCredential {
-            number: branch.number,
-            credential: CREDENTIAL.as_slice().into(),
-        };
-        reply.get_mut().credentials = branches.into_iter().map(credential).collect();
+        let mut reply = self.status(xid, Call::Enlist).await?;
+        reply.get_mut().credentials = credentials(branches.iter().map(|branch| branch.number));
         Ok(reply)
     }
 
     async fn commit(&self, request: Request<v1::CommitRequest>) -> Result<Response<v1::TransactionStatus>, Status> {
-        self.status(request.into_inner().xid).await
+        let v1::CommitRequest { xid, branches, .. } = request.into_inner();
+        let brought = branches.iter().map(|branch| (branch.number, branch.vote()));
+        let brought: Vec<_> = brought.filter(|(_, vote)| *vote != v1::Vote::Unspecified).collect();
+        let mut reply = self.status(xid, Call::Commit(brought.clone())).await?;
+        reply.get_mut().credentials = credentials(brought.iter().map(|(number, _)| *number));
+        Ok(reply)
     }
 
     async fn rollback(&self, request: Request<v1::RollbackRequest>) -> Result<Response<v1::TransactionStatus>, Status> {
-        self.status(request.into_inner().xid).await
+        self.status(request.into_inner().xid, Call::Rollback).await
     }
 
     async fn get(&self, request: Request<v1::GetRequest>) -> Result<Response<v1::TransactionStatus>, Status> {
-        self.status(request.into_inner().xid).await
+        self.status(request.into_inner().xid, Call::Get).await
     }
 
     async fn list(&self, request: Request<v1::ListRequest>) -> Result<Response<v1::ListResponse>, Status> {
-        let status = self.status(request.into_inner().after_xid).await?.into_inner();
+        let status = self.status(request.into_inner().after_xid, Call::List).await?.into_inner();
         Ok(Response::new(v1::ListResponse { transactions: vec![status], more: true }))
     }
 }
@@ -187,19 +223,23 @@ impl Transactions for Service {
 #[tonic::async_trait]
 impl Branches for Service {
     async fn vote(&self, request: Request<v1::VoteRequest>) -> Result<Response<v1::BranchOrder>, Status> {
-        self.order(request.into_inner().branch).await
+        self.order(request.into_inner().branch.unwrap_or_default().xid, Call::Vote).await
     }
 
     async fn report_settled(
         &self,
         request: Request<v1::ReportSettledRequest>,
     ) -> Result<Response<v1::ReportSettledResponse>, Status> {
-        self.status(request.into_inner().xid).await?;
+        let v1::ReportSettledRequest { xid, branches } = request.into_inner();
+        assert!(branches.iter().all(|branch| branch.credential == CREDENTIAL.as_slice()), "what it was given");
+        let settled = branches.iter().map(|branch| (branch.number, branch.settlement())).collect();
+        self.status(xid, Call::ReportSettled(settled)).await?;
         Ok(Response::new(v1::ReportSettledResponse {}))
     }
 
     async fn inquire(&self, request: Request<v1::InquireRequest>) -> Result<Response<v1::BranchOrder>, Status> {
-        self.order(request.into_inner().branch).await
+        let v1::BranchId { xid, number } = request.into_inner().branch.unwrap_or_default();
+        self.order(xid, Call::Inquire(number)).await
     }
 }
 
@@ -220,10 +260,10 @@ impl Operator for Service {
     }
 
     async fn resolve(&self, request: Request<v1::ResolveRequest>) -> Result<Response<v1::TransactionStatus>, Status> {
-        self.status(request.into_inner().xid).await
+        self.status(request.into_inner().xid, Call::Resolve).await
     }
 
     async fn forget(&self, request: Request<v1::ForgetRequest>) -> Result<Response<v1::TransactionStatus>, Status> {
-        self.status(request.into_inner().xid).await
+        self.status(request.into_inner().xid, Call::Forget).await
     }
 }

@@ -25,6 +25,7 @@ mod i17_one_state;
 mod i19_disk_failed;
 mod log_time;
 mod one_order;
+mod own_voice;
 mod storage;
 
 use std::{collections::BTreeMap, time::Duration};
@@ -73,7 +74,7 @@ pub struct Evidence {
 
 type Check = fn(&Evidence) -> Vec<String>;
 
-const ALL: [(&str, Check); 26] = [
+const ALL: [(&str, Check); 27] = [
     ("I1 one outcome", i01_one_outcome::check),
     ("I2 an outcome never changes", i02_never_changes::check),
     ("I3 committed only with every vote", i03_every_vote::check),
@@ -99,6 +100,7 @@ const ALL: [(&str, Check); 26] = [
     ("retries wait", backoff::check),
     ("a stranger is nobody's branch", contract::check),
     ("an xid stands for one order", one_order::check),
+    ("a branch votes for itself", own_voice::check),
     ("an honest disk never looks damaged", storage::check),
 ];
 

@@ -1,6 +1,6 @@
 //! Calls, each with its question and its answer in the history.
 
-use verdict_client::{Branch, CallError, Decision, RefusalCode, Transaction, Verdict};
+use verdict_client::{Branch, CallError, Decision, Enlisted, RefusalCode, Transaction, Verdict};
 use verdict_protocol::{State, Xid};
 
 use super::Lane;
@@ -22,18 +22,14 @@ impl Lane {
         }
     }
 
-    /// Whether it was acknowledged.
-    pub(super) async fn enlist_one(&self, registering: &mut Transaction, branch: &Branch) -> bool {
+    /// What it was given, if it was acknowledged.
+    pub(super) async fn enlist_one(&self, registering: &mut Transaction, branch: &Branch) -> Option<Enlisted> {
         let (xid, ask) = (registering.xid(), Ask::Enlist(branch.number));
         let Branch { number, resource, payload, .. } = branch.clone();
         let call = self.asks(xid, ask);
-        let answer = match registering.enlist_as(number, resource, payload).await {
-            Ok(_) => Answer::Done,
-            Err(error) => failed(&error),
-        };
-        let done = answer == Answer::Done;
-        self.hears(call, xid, ask, answer);
-        done
+        let enlisted = registering.enlist_as(number, resource, payload).await;
+        self.hears(call, xid, ask, enlisted.as_ref().map_or_else(failed, |_| Answer::Done));
+        enlisted.ok()
     }
 
     /// Commits until there is an answer.

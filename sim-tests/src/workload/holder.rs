@@ -1,15 +1,15 @@
 //! Clients that prepare their branches themselves, as an application does in the sessions that did the work, and bring
 //! the votes along; and eyes that look at single nodes right after something was decided.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use tokio::time::{sleep, timeout};
 use verdict_client::{
-    Branch, CallError, State, Transaction,
-    participant::{Prepare, ResourceManager as _, Settle},
+    Branch, CallError, Enlisted, LocalBranch, State, Transaction,
+    participant::{NotAnswered, Prepare, ResourceManager as _, Settle, Settled, Voted},
 };
-use verdict_protocol::{BranchId, Vote, Xid};
+use verdict_protocol::{BranchId, Outcome, Vote, Xid};
 
 use super::{
     Lane,
@@ -36,7 +36,7 @@ impl Lane {
         self.shared.work.withhold(xid);
         for branch in self.shared.work.ordered(xid) {
             let done = self.enlist_one(&mut self.verdict.resume(xid), &branch).await;
-            if !(done && self.chance(0.5)) {
+            if !(done.is_some() && self.chance(0.5)) {
                 listing.add_branch(branch.clone()).expect("the numbers differ");
                 listed.push(branch);
             }
@@ -45,7 +45,7 @@ impl Lane {
         listing
     }
 
-    /// Prepares the branches in the banks, and brings the votes along or pushes them ahead.
+    /// Prepares the branches in the banks, and leaves them to the cluster: brings the votes along or pushes them ahead.
     pub(super) async fn bring(&self) {
         let xid = self.order(self.verdict.transaction()).xid();
         let branches = self.shared.work.ordered(xid);
@@ -58,10 +58,11 @@ impl Lane {
                 prepared.push(branch.clone());
             }
             if pushes {
-                self.enlist_one(&mut self.verdict.resume(xid), &branch).await;
-                if let Some(voted) = voted {
+                let enlisted = self.enlist_one(&mut self.verdict.resume(xid), &branch).await;
+                if let (Some(enlisted), Some(voted)) = (enlisted, voted) {
+                    self.forge(enlisted).await;
                     // It is acknowledged or not: either is right.
-                    drop(self.verdict.vote(BranchId { xid, number: branch.number }, voted).await);
+                    drop(self.verdict.vote(enlisted, voted).await);
                 }
             } else {
                 branch.vote = voted;
@@ -103,6 +104,35 @@ impl Lane {
         }
     }
 
+    /// Votes, now and then, for a branch that is not his to speak for.
+    async fn forge(&self, own: Enlisted) {
+        if self.chance(0.3) {
+            let branch = BranchId { number: own.branch.number + 1, ..own.branch };
+            let taken = self.verdict.vote(Enlisted { branch, ..own }, Voted::PREPARED).await.is_ok();
+            self.history().record(self.place, What::Forged { branch, taken });
+        }
+    }
+
+    /// Leaves the branches to the client's own library: it prepares, brings the votes, settles, and says so.
+    pub(super) async fn drive(&self) {
+        let xid = self.order(self.verdict.transaction()).xid();
+        let mut transaction = self.verdict.resume(xid);
+        for branch in self.shared.work.ordered(xid) {
+            let session = Arc::new(BankSession { lane: self.clone(), branch: branch.clone() });
+            let number = branch.number;
+            if self.chance(0.3) {
+                self.enlist_one(&mut transaction, &branch).await;
+            } else {
+                transaction.add_branch(branch).expect("the numbers differ");
+            }
+            transaction.drive(number, session).expect("it was just added");
+        }
+        if self.chance(0.1) {
+            return self.rollback(&transaction).await;
+        }
+        self.commit(&transaction).await;
+    }
+
     /// Commits, for the first time that anybody hears of it, when its xid is about to be too old.
     pub(super) async fn commit_late(&self) {
         let transaction = self.order(self.verdict.transaction());
@@ -126,13 +156,28 @@ impl Lane {
         sleep(Duration::from_millis(ms % STEP_MS)).await;
     }
 
-    async fn prepare(&self, xid: Xid, branch: &Branch) -> Option<verdict_client::participant::Voted> {
+    async fn prepare(&self, xid: Xid, branch: &Branch) -> Option<Voted> {
         let (teller, stamp) = self.shared.teller(bank_of(&branch.resource))?;
         let (resource, payload) = (branch.resource.clone(), branch.payload.clone());
         let id = BranchId { xid, number: branch.number };
         let request = Prepare { stamp, branch: id, resource, payload, vote_timeout: Duration::ZERO, credential: None };
         // A bank that dies says nothing.
         timeout(PREPARES_WITHIN, teller.prepare(request)).await.ok()?.ok()
+    }
+
+    /// Tells a branch of this client's its outcome.
+    async fn settle(&self, id: BranchId, branch: &Branch, outcome: Outcome) -> Result<Settled, NotAnswered> {
+        let away = || NotAnswered::unavailable("the bank is away");
+        let (teller, stamp) = self.shared.teller(bank_of(&branch.resource)).ok_or_else(away)?;
+        let (resource, payload) = (branch.resource.clone(), branch.payload.clone());
+        let request = Settle { stamp, branch: id, resource, payload };
+        let settling = async {
+            match outcome {
+                Outcome::Committed => teller.commit(request).await,
+                Outcome::Aborted => teller.rollback(request).await,
+            }
+        };
+        timeout(PREPARES_WITHIN, settling).await.map_err(|_| away())?
     }
 
     /// The flaw.
@@ -165,5 +210,28 @@ impl Lane {
             };
             lane.hears(call, xid, Ask::Get, answer);
         }));
+    }
+}
+
+/// A client's own session with a bank, in which one branch's work is done.
+#[derive(Debug)]
+struct BankSession {
+    lane: Lane,
+    branch: Branch,
+}
+
+#[tonic::async_trait]
+impl LocalBranch for BankSession {
+    async fn prepare(&self, branch: BranchId) -> Result<Voted, NotAnswered> {
+        let voted = self.lane.prepare(branch.xid, &self.branch).await;
+        voted.ok_or_else(|| NotAnswered::unavailable("the bank is away"))
+    }
+
+    async fn settle(&self, branch: BranchId, outcome: Outcome) -> Result<Settled, NotAnswered> {
+        let settled = self.lane.settle(branch, &self.branch, outcome).await;
+        if settled.is_ok() {
+            self.lane.history().record(self.lane.place, What::Drove { branch });
+        }
+        settled
     }
 }

@@ -214,13 +214,15 @@ enum Style {
     ReadBack,
     /// Prepares the branches itself.
     Bring,
+    /// Has them prepared and settled by its own library.
+    Drive,
     /// Begins under an idempotency key, as others do.
     Once,
     /// Opens a session that others use too, and works under it.
     Session,
 }
 
-const STYLES: [(Style, u32); 13] = [
+const STYLES: [(Style, u32); 14] = [
     (Style::Plain, 30),
     (Style::Enlist, 12),
     (Style::Begin, 8),
@@ -231,7 +233,8 @@ const STYLES: [(Style, u32); 13] = [
     (Style::Repeat, 9),
     (Style::TakeUp, 8),
     (Style::ReadBack, 8),
-    (Style::Bring, 12),
+    (Style::Bring, 9),
+    (Style::Drive, 9),
     (Style::Once, 7),
     (Style::Session, 6),
 ];
@@ -299,6 +302,7 @@ impl Lane {
                 self.read_lists(transaction.xid()).await;
             }
             Style::Bring => self.bring().await,
+            Style::Drive => self.drive().await,
             Style::Once => self.once().await,
             Style::Session => self.in_session().await,
             Style::TakeUp => {

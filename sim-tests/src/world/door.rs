@@ -18,9 +18,9 @@ use verdict_proto::{
     v1::{
         BeginRequest, BranchOrder, ClusterStatusRequest, ClusterStatusResponse, CommitRequest, EnlistRequest,
         ForgetRequest, GetRequest, InquireRequest, ListRequest, ListResponse, OpenSessionRequest, OpenSessionResponse,
-        ResolveRequest, RollbackRequest, TransactionStatus, TransferLeaderRequest, TransferLeaderResponse, VoteRequest,
-        branches_server::Branches, operator_server::Operator, sessions_server::Sessions,
-        transactions_server::Transactions,
+        ReportSettledRequest, ReportSettledResponse, ResolveRequest, RollbackRequest, TransactionStatus,
+        TransferLeaderRequest, TransferLeaderResponse, VoteRequest, branches_server::Branches,
+        operator_server::Operator, sessions_server::Sessions, transactions_server::Transactions,
     },
 };
 
@@ -134,6 +134,13 @@ impl Acknowledges for Response<ForwardReply> {
     }
 }
 
+/// Nothing is kept of it for its sake.
+impl Acknowledges for Response<ReportSettledResponse> {
+    fn acknowledges(&self, _: u64) -> bool {
+        false
+    }
+}
+
 impl Acknowledges for Response<ListResponse> {
     fn acknowledges(&self, _: u64) -> bool {
         false
@@ -190,6 +197,13 @@ impl<S: Sessions> Sessions for Door<S> {
 impl<S: Branches> Branches for Door<S> {
     async fn vote(&self, request: Request<VoteRequest>) -> Result<Response<BranchOrder>, Status> {
         self.carry(request, |inner, request| async move { inner.vote(request).await }).await
+    }
+
+    async fn report_settled(
+        &self,
+        request: Request<ReportSettledRequest>,
+    ) -> Result<Response<ReportSettledResponse>, Status> {
+        self.carry(request, |inner, request| async move { inner.report_settled(request).await }).await
     }
 
     async fn inquire(&self, request: Request<InquireRequest>) -> Result<Response<BranchOrder>, Status> {

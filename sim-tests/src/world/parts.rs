@@ -55,6 +55,7 @@ fn options(shared: &Shared, node: u64) -> Options {
     options.max_vote_timeout = Duration::from_millis(MAX_VOTE_MS);
     options.timeout = Duration::from_secs(5);
     options.grace = GRACE;
+    options.settle_grace = shared.plan.settle_grace;
     options.rules = shared.plan.rules;
     options.log.election_max = Duration::from_millis(ELECTION_MAX_MS);
     options.log.snapshot_every = shared.plan.snapshot_every;
