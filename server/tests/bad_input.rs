@@ -90,7 +90,7 @@ async fn check(cluster: &Cluster, channel: Channel) {
     let unknown = v1::ForgetRequest { xid: xid(), word: word(), force: false };
     fails(operator.forget(unknown).await, NotFound, Detail::UnknownTransaction, "no such transaction");
     let begin = v1::BeginRequest { xid: xid(), timeout_ms: u64::MAX, ..v1::BeginRequest::default() };
-    fails(transactions.begin(begin).await, InvalidArgument, Detail::Invalid, "retention.lifetime_ms");
+    fails(transactions.begin(begin).await, InvalidArgument, Detail::Invalid, "retention.longest_lifetime_ms");
     let commit =
         v1::CommitRequest { xid: xid(), branches: vec![], vote_timeout_ms: u64::MAX, delegate: None, session: None };
     fails(transactions.commit(commit).await, InvalidArgument, Detail::Invalid, "timeouts.max_vote_ms");

@@ -54,7 +54,7 @@ const RESTORE: &str = "waits for backup and restore";
 const DATABASES: &str = "waits for databases in the simulation: real ones are tested without it";
 
 /// The list.
-pub const ALL: [Mutant; 57] = [
+pub const ALL: [Mutant; 58] = [
     wrapper(1, Flaw::BallotNotSynced, "the sync of a Raft ballot is skipped"),
     wrapper(2, Flaw::LogNotSynced, "the sync of an append is skipped"),
     wrapper(3, Flaw::FlushEarly, "a flush is reported early: each sync is done when the next one is asked for"),
@@ -94,7 +94,7 @@ pub const ALL: [Mutant; 57] = [
     patch(37, "retries without backoff"),
     not(38, "election timeouts without jitter", TIES),
     not(39, "an old version drops fields it does not know", "there is only one version of the format yet"),
-    not(40, "authorisation is checked on the leader only", "waits for authorisation"),
+    patch(40, "a credential is checked on the leader only, not on a forwarded call"),
     patch(41, "a closed list decides only on a Vote entry, not when Prepare comes last"),
     patch(42, "Prepare's list replaces the enlisted branches"),
     patch(43, "a branch that is not in the list hears COMMITTED"),
@@ -112,6 +112,7 @@ pub const ALL: [Mutant; 57] = [
     not(55, "a restored cluster presumes", RESTORE),
     patch(56, "a node whose log lost acknowledged entries elects"),
     patch(57, "OpenSession answers while a predecessor's transaction is voting"),
+    patch(60, "a branch whose client brought its vote is told by nobody else"),
 ];
 
 /// The one of this name.

@@ -106,8 +106,9 @@ impl Lane {
 
     /// Votes, now and then, for a branch that is not his to speak for.
     async fn forge(&self, own: Enlisted) {
-        if self.chance(0.3) {
-            let branch = BranchId { number: own.branch.number + 1, ..own.branch };
+        let before = own.branch.number - 1;
+        if before > 0 && self.chance(0.3) {
+            let branch = BranchId { number: before, ..own.branch };
             let taken = self.verdict.vote(Enlisted { branch, ..own }, Voted::PREPARED).await.is_ok();
             self.history().record(self.place, What::Forged { branch, taken });
         }
