@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use verdict_protocol::{
-    BranchNumber, Command, Conclusion, Entry, Instance, Key, LogTime, NewBranch, Outcome, Resolution, Rules,
-    SessionName, SessionRef, Vote, Xid,
+    BranchNumber, Command, Conclusion, Entry, Instance, Key, ListedBranch, LogTime, NewBranch, Outcome, Resolution,
+    Rules, SessionName, SessionRef, Vote, Xid,
 };
 
 /// All that the log says of one transaction.
@@ -90,6 +90,40 @@ impl Oracle {
         self.sessions.get(name).map(|instances| instances.len() as u64)
     }
 
+    /// Equal for two that say the same from now on.
+    #[allow(dead_code, reason = "not every test that has this oracle asks")]
+    pub fn digest(&self) -> u64 {
+        use std::hash::{DefaultHasher, Hash, Hasher};
+        let mut hasher = DefaultHasher::new();
+        (self.at, &self.sessions).hash(&mut hasher);
+        for (xid, history) in &self.transactions {
+            let History { registered, votes, closed, key, session, delegate, delegated, outcome } = history;
+            (xid, closed, key, session, delegate, delegated, outcome.map(|(outcome, _)| outcome)).hash(&mut hasher);
+            registered.keys().for_each(|number| number.hash(&mut hasher));
+            for (number, votes) in votes {
+                (number, votes.first(), votes.contains(&Vote::Refused)).hash(&mut hasher);
+            }
+        }
+        hasher.finish()
+    }
+
+    /// The epoch of an instance that has opened the session.
+    #[allow(dead_code, reason = "not every test that has this oracle asks")]
+    pub fn place(&self, name: &SessionName, instance: Instance) -> Option<u64> {
+        let place = self.sessions.get(name)?.iter().position(|other| *other == instance)?;
+        Some(place as u64 + 1)
+    }
+
+    /// A transaction of an earlier epoch that is not decided.
+    #[allow(dead_code, reason = "not every test that has this oracle asks")]
+    pub fn undecided_before(&self, name: &SessionName, epoch: u64) -> Option<Xid> {
+        let is_earlier = |history: &History| {
+            let session = history.session.as_ref();
+            session.is_some_and(|of| of.name == *name && of.epoch < epoch) && history.outcome.is_none()
+        };
+        self.transactions.iter().find(|(_, history)| is_earlier(history)).map(|(xid, _)| *xid)
+    }
+
     fn open_session(&mut self, name: &SessionName, instance: Instance) {
         let instances = self.sessions.entry(name.clone()).or_default();
         if !instances.contains(&instance) {
@@ -163,6 +197,13 @@ impl Oracle {
                 }
                 if skewed {
                     abort(self.transactions.entry(xid).or_default());
+                    return;
+                }
+                let is_forged = |listed: &ListedBranch| {
+                    let forged = listed.vote.as_ref().is_some_and(|brought| !brought.proven);
+                    forged && history.registered.contains_key(&listed.branch.number)
+                };
+                if branches.iter().any(is_forged) {
                     return;
                 }
                 let list: Vec<NewBranch> = branches.iter().map(|listed| listed.branch.clone()).collect();

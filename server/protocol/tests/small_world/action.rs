@@ -4,12 +4,13 @@ use std::fmt;
 
 use verdict_protocol::{Outcome, Reply, Vote};
 
-/// One thing that happens. Nodes are 0 and 1, branches 0 to 2.
+/// One thing that happens. Nodes are 0 and 1, clients 0 and 1, branches 0 to 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    Enlist(usize),
-    Commit(usize),
-    Rollback(usize),
+    /// A client does something at a node.
+    Client(Call, usize, usize),
+    /// A service that was called in the middle of its transaction enlists its branch.
+    Register(usize, usize),
     /// The leader's proposal in this place gets into the log.
     Append(usize),
     /// A node's proposal in this place does not get into the log, and its proposer learns that it may not have.
@@ -35,6 +36,8 @@ pub enum Action {
     Acknowledged(usize, usize),
     NotTold(usize, usize),
     Wake(usize),
+    /// Log time passes the horizon of all transactions.
+    Age,
     Elect(usize),
     Deposed(usize),
     Restart(usize),
@@ -42,6 +45,21 @@ pub enum Action {
     /// A participant hears the answer to its question.
     Ordered(usize, Outcome),
     Push(usize),
+}
+
+/// What a client, or an operator, asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    Open,
+    Begin,
+    Enlist,
+    Commit,
+    Rollback,
+    /// It says how it settled what it had prepared.
+    Report,
+    /// An operator's, without force.
+    Resolve(Outcome),
+    Forget,
 }
 
 pub fn say_reply(reply: &Reply) -> String {
@@ -60,9 +78,8 @@ impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = |node: &usize| ["A", "B"][*node];
         match self {
-            Self::Enlist(n) => write!(f, "client enlists at {}", name(n)),
-            Self::Commit(n) => write!(f, "client calls Commit at {}", name(n)),
-            Self::Rollback(n) => write!(f, "client calls Rollback at {}", name(n)),
+            Self::Client(call, n, client) => write!(f, "client {} calls {call:?} at {}", client + 1, name(n)),
+            Self::Register(n, b) => write!(f, "{} enlists itself at {}", b + 1, name(n)),
             Self::Append(_) => write!(f, "the leader's proposal is appended"),
             Self::Lose(n, _) => write!(f, "{}'s proposal is lost", name(n)),
             Self::Interrupt(n, _) => write!(f, "{} is not told of its entry", name(n)),
@@ -83,6 +100,7 @@ impl fmt::Display for Action {
             Self::Acknowledged(n, b) => write!(f, "{} hears that {} took it", name(n), b + 1),
             Self::NotTold(n, b) => write!(f, "{} can't reach {} to tell", name(n), b + 1),
             Self::Wake(n) => write!(f, "{} wakes", name(n)),
+            Self::Age => write!(f, "the horizon passes everything"),
             Self::Elect(n) => write!(f, "{} is elected", name(n)),
             Self::Deposed(n) => write!(f, "{} learns that it is deposed", name(n)),
             Self::Restart(b) => write!(f, "{} restarts", b + 1),

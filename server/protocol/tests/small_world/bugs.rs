@@ -1,11 +1,4 @@
-//! Seeded bugs, each a wrapper around what goes into or comes out of the product. Numbers as in the list of mutations.
-
-use verdict_protocol::{Command, Effect, Event, Order, Outcome, Reply, Resolution, Settlement, Vote, Word};
-
-use crate::{
-    participant::Disk,
-    world::{BRANCHES, World, promise},
-};
+//! Seeded bugs: for each rule of the protocol one way to break it. Numbers as in the list of mutations.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
@@ -16,100 +9,79 @@ pub enum Bug {
     M6,
     /// Decides with one vote missing: it is made up when the list is closed.
     M7,
+    /// A deadline counts as NO: time decides, and not the order of the log.
+    M8,
     /// A participant that can't be reached counts as YES.
     M9,
+    /// A YES that comes after ABORTED is taken.
+    M10,
+    /// Whoever enlists after the list is closed is told that he is in it.
+    M11,
     /// A rollback before prepare leaves no tombstone.
     M13,
+    /// A session's epoch is ignored.
+    M22,
     /// Any error counts as an acknowledgement.
     M24,
+    /// A transaction is over as soon as one branch has acknowledged.
+    M25,
+    /// A presumption aborts what has begun meanwhile.
+    M26,
+    /// A list decides only by a vote, not when Prepare comes last.
+    M41,
+    /// What was enlisted is not part of the list.
+    M42,
     /// A branch that is not in the list hears COMMITTED.
     M43,
+    /// The answer to a presumption is what was proposed.
+    M44,
+    /// A session is judged only at the door.
+    M45,
+    /// A client rolls back what it has prepared when it gets no answer.
+    M46,
+    /// A branch that nobody knows there votes READ_ONLY.
+    M47,
+    /// A client that asks behind the horizon hears ABORTED.
+    M48,
     /// Abort is accepted after the decision was delegated.
     M50,
     /// The branch that decides is asked before the log says that it does.
     M51,
     /// The last resource is asked before all others have voted.
     M52,
+    /// A session is opened while its predecessor's transaction is voting.
+    M57,
+    /// A vote is acknowledged before it is in the log.
+    VoteToldEarly,
+    /// A registration is acknowledged before it is in the log.
+    EnlistToldEarly,
+    /// A vote creates its transaction.
+    VoteCreates,
+    /// REFUSED after another vote is ignored.
+    RefusalIgnored,
+    /// A client's word is taken for a branch that it does not speak for.
+    Forged,
+    /// What a client has prepared is left to it for ever.
+    SettledByItsClient,
+    /// The fence leaves no row: the branch that decides commits later.
+    FenceForgotten,
+    /// The right to work under a key is not kept.
+    KeyForgotten,
+    /// A key stays with an attempt that was aborted.
+    KeyKept,
+    /// What was begun in a session is not aborted when another instance opens it.
+    SessionForgotten,
+    /// Opening a session aborts what was voting.
+    SessionAbortsVotes,
+    /// The same instance gets another epoch each time it asks.
+    NonceIgnored,
+    /// A late "end transaction" ends the client's next one (s27).
+    EndsTheNext,
+    /// An operator's word needs no force.
+    Unforced,
 }
 
 impl Bug {
-    /// Wraps what the coordinator hears.
-    pub fn event(self, event: Event) -> Event {
-        match event {
-            Event::NotAsked { branch, .. } if self == Self::M9 => {
-                Event::Voted { branch, vote: Vote::Prepared, reason: None }
-            }
-            Event::NotTold { branch, .. } if self == Self::M24 => {
-                Event::Acknowledged { branch, settlement: Settlement::Done }
-            }
-            other => other,
-        }
-    }
-
-    /// Wraps what the coordinator wants done. `leads_now`: it has just begun to lead.
-    pub fn effects(self, leads_now: bool, last: u32, world: &mut World, node: usize, effects: &mut Vec<Effect>) {
-        match self {
-            Self::None | Self::M9 | Self::M13 | Self::M24 => {}
-            Self::M5 => {
-                for effect in effects {
-                    let Effect::Propose { commands, .. } = effect else { continue };
-                    let yes = |command: &Command| matches!(command, Command::Vote { vote: Vote::Prepared, .. });
-                    if commands.iter().all(yes) {
-                        world.net[node].iter_mut().for_each(|line| line.tell_commit = true);
-                    }
-                }
-            }
-            Self::M6 => effects.retain(|effect| match effect {
-                Effect::Ask { branch, .. } | Effect::Tell { branch, .. } => !(leads_now && branch.number == last),
-                _ => true,
-            }),
-            Self::M7 => {
-                for effect in effects {
-                    let Effect::Propose { commands, .. } = effect else { continue };
-                    let Some(Command::Prepare { branches, .. }) = commands.first_mut() else { continue };
-                    let missing = branches.last_mut();
-                    missing.into_iter().for_each(|listed| listed.vote = Some(promise()));
-                }
-            }
-            Self::M50 => {
-                for effect in effects {
-                    let Effect::Propose { commands, .. } = effect else { continue };
-                    let [Command::Abort { xid, .. }] = commands[..] else { continue };
-                    let word = Word { who: String::new(), why: String::new() };
-                    let resolution = Resolution::Decide(Outcome::Aborted);
-                    *commands = vec![Command::Resolve { xid, resolution, word, force: true }];
-                }
-            }
-            Self::M51 => {
-                for effect in effects {
-                    let Effect::Propose { commands, .. } = effect else { continue };
-                    if let [Command::Prepare { delegate: Some(number), .. }] = commands[..] {
-                        world.net[node][number as usize - 1].delegate = true;
-                    }
-                }
-            }
-            Self::M52 => {
-                for effect in effects {
-                    if matches!(effect, Effect::Ask { .. }) {
-                        world.net[node][BRANCHES - 1].delegate = true;
-                    }
-                }
-            }
-            Self::M43 => {
-                for effect in effects {
-                    let Effect::Reply { reply: Reply::Order { order, .. }, .. } = effect else { continue };
-                    if let Order::Rollback(outcome) = *order
-                        && outcome.value() == Outcome::Committed
-                    {
-                        *order = Order::Commit(outcome);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Wraps a participant that rolls back.
-    pub fn rolled_back(self, before: Disk, after: Disk) -> Disk {
-        if self == Self::M13 && before == Disk::Working { before } else { after }
-    }
+    /// How many there are.
+    pub const COUNT: usize = Self::Unforced as usize;
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    fmt::Write as _,
+    fmt::{self, Write as _},
     rc::Rc,
     time::Duration,
 };
@@ -11,8 +11,9 @@ use verdict_protocol::Outcome;
 
 use crate::{
     action::Action,
-    heal::heal,
-    world::{Scenario, World},
+    heal::{Healed, UnderWay, heal},
+    scenario::{CLIENTS, Scenario},
+    world::World,
 };
 
 /// What a walk saw.
@@ -20,15 +21,38 @@ use crate::{
 pub struct Seen {
     pub states: usize,
     pub steps: usize,
-    /// States from which healing was tried.
-    pub healed: usize,
+    /// What became of transactions when each state healed, and all that was under way arrived.
     pub committed: usize,
     pub aborted: usize,
     /// Aborted because the client had not asked to commit.
     pub never_asked: usize,
-    /// Healed states in which nothing was ever decided: the client never got through.
+    /// Nothing was ever decided: the client never got through.
     pub undecided: usize,
     pub took: Duration,
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { states, steps, committed, aborted, never_asked, undecided, took } = self;
+        write!(f, "{states} states, {steps} steps in {:.1} s; healed to ", took.as_secs_f64())?;
+        write!(f, "COMMITTED {committed}, ABORTED {aborted}, never asked {never_asked}, undecided {undecided}")
+    }
+}
+
+impl Seen {
+    fn count(&mut self, world: &World, outcomes: [Option<Outcome>; CLIENTS]) {
+        for (client, outcome) in outcomes.into_iter().enumerate() {
+            if world.scenario.clients[client].commits.is_empty() {
+                continue;
+            }
+            match outcome {
+                Some(Outcome::Committed) => self.committed += 1,
+                Some(Outcome::Aborted) if world.clients[client].commits_sent == 0 => self.never_asked += 1,
+                Some(Outcome::Aborted) => self.aborted += 1,
+                None => self.undecided += 1,
+            }
+        }
+    }
 }
 
 /// How to walk.
@@ -36,8 +60,6 @@ pub struct Seen {
 pub struct Walk {
     /// Breadth first finds the shortest trace, depth first needs little memory.
     pub breadth_first: bool,
-    /// Heals from one in so many states, besides those in which nothing new can happen.
-    pub heal_one_in: u64,
     /// A walk that would see more fails: the scenario has outgrown its purpose.
     pub most_states: usize,
 }
@@ -56,12 +78,12 @@ pub fn explore(scenario: Scenario, walk: Walk) -> Result<Seen, String> {
     let mut ahead = VecDeque::from([(start.digest(), start)]);
     parents.insert(ahead[0].0, None);
     let mut actions = Vec::new();
+    let mut healed = Healed::new();
     while let Some((digest, world)) = if walk.breadth_first { ahead.pop_front() } else { ahead.pop_back() } {
         seen.states += 1;
         if seen.states > walk.most_states {
             return Err(trace(&scenario, &parents, digest, None, &format!("more than {} states", walk.most_states)));
         }
-        let mut is_last = true;
         world.actions(&mut actions);
         for action in &actions {
             seen.steps += 1;
@@ -71,18 +93,11 @@ pub fn explore(scenario: Scenario, walk: Walk) -> Result<Seen, String> {
             if let std::collections::hash_map::Entry::Vacant(vacant) = parents.entry(next_digest) {
                 vacant.insert(Some((digest, *action)));
                 ahead.push_back((next_digest, next));
-                is_last = false;
             }
         }
-        if is_last || digest.is_multiple_of(walk.heal_one_in) {
-            seen.healed += 1;
-            match heal(&world).map_err(|wrong| trace(&scenario, &parents, digest, None, &wrong))? {
-                Some(Outcome::Committed) => seen.committed += 1,
-                Some(Outcome::Aborted) if world.client.commits_sent == 0 => seen.never_asked += 1,
-                Some(Outcome::Aborted) => seen.aborted += 1,
-                None => seen.undecided += 1,
-            }
-        }
+        let wrong = |wrong: String| trace(&scenario, &parents, digest, None, &wrong);
+        heal(&world, UnderWay::IsLost, &mut healed).map_err(wrong)?;
+        seen.count(&world, heal(&world, UnderWay::Arrives, &mut healed).map_err(wrong)?);
     }
     seen.took = began.elapsed();
     Ok(seen)
@@ -112,14 +127,14 @@ fn trace(
     for (step, action) in way.iter().rev().enumerate() {
         world.notes = Some(Vec::new());
         // The last step of a trace may be the one that fails.
-        let failed = world.act(*action).is_err();
+        let failed = world.step(*action).is_err();
         let notes = world.notes.take().unwrap_or_default().join("; ");
         let arrow = if notes.is_empty() { "" } else { " → " };
         let mark = if failed { " ✗" } else { "" };
         writeln!(text, "  {:2}. {action}{arrow}{notes}{mark}", step + 1).expect("writing to a string");
     }
     if breaking.is_none() {
-        text.push_str("      and then all that is under way arrives, and nothing fails any more\n");
+        text.push_str("      and then nothing fails any more\n");
     }
     text
 }
