@@ -71,8 +71,8 @@ pub mod wire;
 
 pub use client::{
     Backoff, Begun, Branch, BranchStatus, CallError, Clock, ClusterStatus, Decision, Enlisted, ListQuery, LocalBranch,
-    NodeStatus, Options, OptionsError, Order, Page, RefusalCode, Session, SystemClock, Transaction, TransactionStatus,
-    Verdict, endpoint,
+    NodeStatus, Options, OptionsError, Order, Page, RefusalCode, Session, Step, SystemClock, Transaction,
+    TransactionStatus, Transition, Verdict, Watch, WatchQuery, Watched, endpoint,
 };
 pub use verdict_protocol::{
     BranchId, BranchNumber, ClusterId, Conclusion, Credential, LogTime, Outcome, Reason, ReasonCode, Resolution,

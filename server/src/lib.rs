@@ -18,6 +18,7 @@ mod options;
 mod outbound;
 mod peers;
 mod proposer;
+mod recent;
 mod rpc;
 mod seams;
 mod tasks;
@@ -25,7 +26,7 @@ mod walls;
 mod wire;
 
 pub use node::{Node, StartError};
-pub use options::{LogOptions, Options, OptionsError};
+pub use options::{LogOptions, Options, OptionsError, WatchOptions};
 pub use peers::MAX_MESSAGE;
 pub use rpc::Services;
 pub use seams::{GrpcLinks, Links, Participants, Seams};

@@ -6,11 +6,14 @@ use bytes::Bytes;
 use verdict_protocol::{Entry, Event, Frozen, Thawed, encode_answers};
 use verdict_raft_log::{DecodeError, Machine, Position, Section};
 
-use crate::engine::Engine;
+use crate::{engine::Engine, recent::Recent};
 
-/// Applies entries to the engine's ledger.
+/// Applies entries to the engine's ledger, and keeps what they changed for whoever watches.
 #[derive(Debug)]
-pub(crate) struct LedgerMachine(pub(crate) Arc<Engine>);
+pub(crate) struct LedgerMachine {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) recent: Arc<Recent>,
+}
 
 impl Machine for LedgerMachine {
     type Frozen = Frozen;
@@ -23,14 +26,17 @@ impl Machine for LedgerMachine {
             Ok(entry) => entry,
             Err(error) => panic!("the entry at {at} cannot be applied: {error}"),
         };
-        self.0.apply(|ledger| {
+        let (answers, time, transitions) = self.engine.apply(|ledger| {
             let applied = ledger.apply(at.index, &entry);
-            (encode_answers(&applied.answers), Event::Applied { changes: applied.changes })
-        })
+            let result = (encode_answers(&applied.answers), ledger.at(), applied.transitions);
+            (result, Event::Applied { changes: applied.changes })
+        });
+        self.recent.push(at.index, time, transitions);
+        answers
     }
 
     fn freeze(&mut self) -> Frozen {
-        self.0.with_ledger(|ledger| ledger.freeze())
+        self.engine.with_ledger(|ledger| ledger.freeze())
     }
 
     fn encode(frozen: Frozen) -> Vec<Section> {
@@ -42,6 +48,10 @@ impl Machine for LedgerMachine {
     }
 
     fn thaw(&mut self, thawed: Thawed) {
-        self.0.with_ledger(|ledger| ledger.thaw(thawed));
+        let index = self.engine.with_ledger(|ledger| {
+            ledger.thaw(thawed);
+            ledger.index()
+        });
+        self.recent.replaced(index);
     }
 }

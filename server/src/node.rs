@@ -10,7 +10,7 @@ use verdict_raft_log::{Replica, Status, TransferError};
 
 use crate::{
     Options, OptionsError, Services, engine::Engine, leadership, machine::LedgerMachine, outbound::Outbound,
-    peers::TonicPeers, proposer, rpc::Front, seams::Seams, tasks::Tasks, walls::Walls,
+    peers::TonicPeers, proposer, recent::Recent, rpc::Front, seams::Seams, tasks::Tasks, walls::Walls,
 };
 
 /// How long a graceful stop tries to hand the leadership over.
@@ -76,7 +76,9 @@ impl Node {
             segment_bytes: options.log.segment_bytes,
             ..verdict_raft_log::Options::new(options.node, options.nodes.clone())
         };
-        let replica = Replica::start(log, disk, log_driver, LedgerMachine(Arc::clone(&engine)), link).await?;
+        let recent = Arc::new(Recent::new(options.watch.transitions));
+        let machine = LedgerMachine { engine: Arc::clone(&engine), recent: Arc::clone(&recent) };
+        let replica = Replica::start(log, disk, log_driver, machine, link).await?;
 
         let (cluster, secret) = (ClusterId(random.random()), Secret(random.random()));
         tasks.spawn(leadership::watch(Arc::clone(&engine), replica.clone()));
@@ -88,7 +90,9 @@ impl Node {
         tasks.spawn(founding);
         tasks.spawn(proposer::run(Arc::clone(&engine), replica.clone()));
         let calls = Semaphore::new(options.max_calls);
-        let services = Services::new(Front { options, engine, replica: replica.clone(), peers, walls, calls });
+        let watchers = Arc::new(Semaphore::new(options.watch.watchers));
+        let front = Front { options, engine, replica: replica.clone(), peers, walls, calls, recent, watchers };
+        let services = Services::new(front);
         Ok(Self { replica, services, tasks })
     }
 

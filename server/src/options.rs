@@ -34,8 +34,24 @@ pub struct Options {
     pub max_calls: usize,
     /// The cluster's limits, fixed in its log by its first leader; later changes here have no effect.
     pub rules: Rules,
+    /// Whoever watches transactions.
+    pub watch: WatchOptions,
     /// Heartbeats, elections and snapshots of the replicated log.
     pub log: LogOptions,
+}
+
+/// Of watching.
+#[derive(Clone, Copy, Debug)]
+pub struct WatchOptions {
+    /// Watchers of one node at a time; more are refused with RESOURCE_EXHAUSTED.
+    pub watchers: usize,
+    /// The last so many transitions are kept, within 16 MiB: who asks for older ones is told of a gap.
+    pub transitions: usize,
+}
+
+impl WatchOptions {
+    /// More than a node could serve.
+    pub const MOST_WATCHERS: usize = 100_000;
 }
 
 /// Of the replicated log.
@@ -77,6 +93,7 @@ impl Options {
             settle_grace: Duration::from_secs(1),
             max_calls: 10_000,
             rules: Rules::default(),
+            watch: WatchOptions { watchers: 100, transitions: 50_000 },
             log: LogOptions {
                 heartbeat: log.heartbeat,
                 election_min: log.election_min,
@@ -126,6 +143,9 @@ impl Options {
         }
         if self.max_calls == 0 {
             return wrong("limits.calls", "must be above 0".into());
+        }
+        if self.watch.watchers > WatchOptions::MOST_WATCHERS {
+            return wrong("limits.watchers", format!("must be at most {}", WatchOptions::MOST_WATCHERS));
         }
         let rules = &self.rules;
         let limits = [rules.bucket_ms, rules.max_open, rules.max_branches, rules.max_open_per_resource];

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use tokio::time::Instant;
@@ -31,6 +32,18 @@ impl Walls {
         if wall_ms > 0 {
             self.peers.lock().unwrap_or_else(PoisonError::into_inner).insert(peer, (wall_ms, Instant::now()));
         }
+    }
+
+    /// How long ago this peer was heard.
+    pub(crate) fn silent_for(&self, peer: NodeId) -> Option<Duration> {
+        let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        peers.get(&peer).map(|(_, at)| at.elapsed())
+    }
+
+    /// Peers that were heard within so long.
+    pub(crate) fn heard_within(&self, span: Duration) -> usize {
+        let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        peers.values().filter(|(_, at)| at.elapsed() <= span).count()
     }
 
     /// What each clock shows by now.

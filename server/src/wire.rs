@@ -5,7 +5,7 @@ use verdict_proto::v1;
 use verdict_protocol::{
     Branch, BranchId, BranchNumber, Brought, Coordinator, Credential, Instance, Key, Ledger, ListedBranch, LogTime,
     NewBranch, OpenTransaction, Order, Outcome, Reason, Recorded, Resolution, ResourceName, Rules, SessionName,
-    SessionRef, Settlement, State, Vote, Word, Xid,
+    SessionRef, Settlement, State, Step, Transition, Vote, Word, Xid,
 };
 
 use crate::engine::Engine;
@@ -198,4 +198,72 @@ pub(crate) fn order(order: Order, retry_after_ms: u64, stamp: Option<v1::Stamp>)
         Order::Rollback(_) | Order::RollbackUnlisted => (Wire::Rollback, 0),
     };
     v1::BranchOrder { order: order.into(), retry_after_ms, stamp }
+}
+
+/// Which transitions somebody watches for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wanted {
+    xid: Option<Xid>,
+    resource: Option<ResourceName>,
+    outcome: Option<Outcome>,
+}
+
+impl Wanted {
+    pub(crate) fn from_wire(wire: Option<v1::WatchFilter>) -> Result<Self, Invalid> {
+        let v1::WatchFilter { xid, resource, outcome } = wire.unwrap_or_default();
+        let xid = (!xid.is_empty()).then(|| self::xid(&xid)).transpose()?;
+        let resource = (!resource.is_empty()).then(|| ResourceName::try_from(resource)).transpose();
+        let resource = resource.map_err(|error| format!("filter.resource: {error}"))?;
+        let outcome = Option::<Outcome>::from_wire(outcome).map_err(|error| format!("filter: {error}"))?;
+        Ok(Self { xid, resource, outcome })
+    }
+
+    pub(crate) fn fits(&self, transition: &Transition) -> bool {
+        let decided = match &transition.step {
+            Step::Decided { outcome, .. } => Some(outcome.value()),
+            Step::Begun
+            | Step::Voting
+            | Step::Delegated { .. }
+            | Step::Settled { .. }
+            | Step::PromiseBroken { .. }
+            | Step::Ended => None,
+        };
+        self.xid.is_none_or(|xid| xid == transition.xid)
+            && self.resource.as_ref().is_none_or(|resource| transition.resources.contains(resource))
+            && self.outcome.is_none_or(|outcome| decided == Some(outcome))
+    }
+}
+
+pub(crate) fn transition(at: LogTime, transition: &Transition) -> v1::Transition {
+    use v1::transition::Step as Wire;
+    let mut wire = v1::Transition {
+        xid: transition.xid.to_wire(),
+        at_ms: at.as_millis(),
+        resources: transition.resources.iter().cloned().map(String::from).collect(),
+        ..v1::Transition::default()
+    };
+    let step = match &transition.step {
+        Step::Begun => Wire::Begun,
+        Step::Voting => Wire::Voting,
+        Step::Delegated { branch } => {
+            wire.branch = *branch;
+            Wire::Delegated
+        }
+        Step::Decided { outcome: decided, reason } => {
+            wire.outcome = outcome(Some(*decided)).into();
+            wire.reason = reason.clone().map(verdict_client::wire::ToWire::to_wire);
+            Wire::Decided
+        }
+        Step::Settled { branch, settlement } => {
+            (wire.branch, wire.settlement) = (*branch, settlement.to_wire().into());
+            Wire::Settled
+        }
+        Step::PromiseBroken { branch } => {
+            wire.branch = *branch;
+            Wire::PromiseBroken
+        }
+        Step::Ended => Wire::Ended,
+    };
+    wire.set_step(step);
+    wire
 }

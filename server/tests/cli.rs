@@ -230,3 +230,56 @@ async fn health_and_reflection_are_served() {
         "{answer:?}"
     );
 }
+
+/// What the command prints is read as it comes.
+#[test]
+fn steps_are_followed_line_by_line() {
+    let node = Node::start();
+    let watch = |arguments: &[&str]| {
+        let node = ["--node", &node.address, "--timeout", "2s"];
+        let watch = command().args(["tx", "watch"]).args(arguments).args(node).stdout(Stdio::piped()).spawn();
+        Watching(watch.unwrap())
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let xid = runtime.block_on(async {
+        let verdict = verdict_client::Verdict::new(verdict_client::Options::new([node.address.clone()])).unwrap();
+        let begun = verdict.begin(Duration::from_secs(60)).await.unwrap();
+        begun.rollback("changed my mind").await.unwrap();
+        begun.xid().to_string()
+    });
+    let lines = watch(&["--after", "0", "-o", "json"]).lines(3);
+    let views: Vec<Value> = lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(views.iter().all(|view| view["event"] == "transition" && view["xid"] == xid), "{views:?}");
+    assert_eq!(views.iter().map(|view| &view["step"]).collect::<Vec<_>>(), ["BEGUN", "DECIDED", "ENDED"]);
+    assert!(views[1]["outcome"] == "ABORTED" && views[1]["reason"]["code"] == "ROLLBACK", "{views:?}");
+    assert!(views[1]["index"] == views[2]["index"] && views[2]["number"] == 2, "{views:?}");
+    let from_now_on: Value = serde_json::from_str(&watch(&["-o", "json"]).lines(1)[0]).unwrap();
+    assert_eq!(from_now_on, serde_json::json!({ "event": "mark", "index": views[2]["index"] }));
+
+    let lines = watch(&["--after", "0", "--outcome", "aborted"]).lines(1);
+    assert!(lines[0].contains(&xid) && lines[0].contains("DECIDED") && lines[0].contains("changed my mind"));
+    for arguments in [&["--xid", "nonsense"][..], &["--after", "-1"], &["--resource", "No!"]] {
+        let output = node.run(&[&["tx", "watch"], arguments].concat());
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", said(&output));
+    }
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let silent = command().args(["tx", "watch", "--node", &nobody, "--timeout", "200ms"]).output().unwrap();
+    assert_eq!(silent.status.code(), Some(3), "{}", said(&silent));
+}
+
+/// A command that goes on until nobody reads it.
+struct Watching(Child);
+
+impl Watching {
+    fn lines(mut self, count: usize) -> Vec<String> {
+        let lines = std::io::BufRead::lines(std::io::BufReader::new(self.0.stdout.take().unwrap()));
+        lines.take(count).map(Result::unwrap).collect()
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}

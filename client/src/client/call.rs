@@ -61,6 +61,21 @@ impl Caller {
         super::options::jitter(duration, &mut self.shared().random)
     }
 
+    /// One node after another, by a number that only grows.
+    pub(super) fn node(&self, number: u64) -> (String, Channel) {
+        self.shared().routes.nth(number)
+    }
+
+    /// The pause after so many failures in a row.
+    pub(super) fn pause(&self, failures: u32) -> Duration {
+        self.backoff.pause(failures, &mut self.shared().random)
+    }
+
+    /// How long an attempt waits for its answer.
+    pub(super) fn patience(&self) -> Duration {
+        self.attempt_timeout
+    }
+
     /// Sends `message` until `read` finds the answer in a reply, for at most `deadline`. The message must be one that
     /// can be sent twice.
     pub(super) async fn call<M, R, T, F>(

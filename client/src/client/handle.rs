@@ -27,8 +27,8 @@ use crate::{
 /// [`CallError::Unknown`]. Dropping a call's future does not undo what it asked for.
 #[derive(Clone, Debug)]
 pub struct Verdict {
-    caller: Arc<Caller>,
-    deadline: Duration,
+    pub(super) caller: Arc<Caller>,
+    pub(super) deadline: Duration,
     clock: Arc<dyn Clock>,
 }
 

@@ -13,6 +13,7 @@ mod routes;
 mod session;
 mod status;
 mod transaction;
+mod watch;
 
 pub use self::{
     error::{CallError, RefusalCode},
@@ -26,4 +27,5 @@ pub use self::{
         TransactionStatus,
     },
     transaction::Transaction,
+    watch::{Step, Transition, Watch, WatchQuery, Watched},
 };

@@ -62,6 +62,13 @@ impl Routes {
         u32::try_from(self.configured).unwrap_or(u32::MAX)
     }
 
+    /// The configured nodes in turn.
+    pub(super) fn nth(&self, number: u64) -> (String, Channel) {
+        let place = number.checked_rem(self.configured as u64).unwrap_or(0);
+        let node = &self.nodes[usize::try_from(place).unwrap_or(0)];
+        (node.address.clone(), node.channel.clone())
+    }
+
     /// The preferred node, or the next one after it that is not suspected.
     pub(super) fn pick(&self, now: Instant) -> (String, Channel) {
         let order = (0..self.nodes.len()).map(|step| &self.nodes[(self.preferred + step) % self.nodes.len()]);

@@ -3,6 +3,7 @@
 //! What comes in is parsed once, into types that can't be malformed; a [`WireError`] names the field.
 
 mod participant;
+mod watch;
 
 use std::time::Duration;
 

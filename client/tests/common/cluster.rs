@@ -2,10 +2,12 @@
 
 use std::{
     net::SocketAddr,
+    pin::Pin,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
+use futures_util::{Stream, stream};
 use tokio::task::JoinHandle;
 use tonic::{
     Code, Request, Response, Status,
@@ -31,6 +33,8 @@ pub(crate) enum Answer {
     /// Never answers.
     Hangs,
     Order(v1::BranchOrder),
+    /// To whoever watches; then the stream ends.
+    Events(Vec<v1::WatchEvent>),
 }
 
 /// A gRPC error with a detail.
@@ -50,6 +54,8 @@ pub(crate) enum Call {
     Rollback,
     Get,
     List,
+    /// Behind which index; the largest for none.
+    Watch(u64),
     Vote,
     Inquire(u32),
     /// How which branch was settled.
@@ -170,7 +176,7 @@ impl Service {
             }
             Answer::Fails(status) => Err(status),
             Answer::Hangs => std::future::pending().await,
-            Answer::Order(_) => Err(Status::internal("an order is no answer to a client")),
+            Answer::Order(_) | Answer::Events(_) => Err(Status::internal("an order is no answer to a client")),
         }
     }
 
@@ -217,6 +223,17 @@ impl Transactions for Service {
     async fn list(&self, request: Request<v1::ListRequest>) -> Result<Response<v1::ListResponse>, Status> {
         let status = self.status(request.into_inner().after_xid, Call::List).await?.into_inner();
         Ok(Response::new(v1::ListResponse { transactions: vec![status], more: true }))
+    }
+
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<v1::WatchEvent, Status>> + Send>>;
+
+    async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let after = request.into_inner().after_index.unwrap_or(u64::MAX);
+        match self.next(&[], Call::Watch(after)) {
+            Answer::Events(events) => Ok(Response::new(Box::pin(stream::iter(events.into_iter().map(Ok))))),
+            Answer::Fails(status) => Err(status),
+            other => Err(Status::internal(format!("{other:?} is no answer to a watcher"))),
+        }
     }
 }
 

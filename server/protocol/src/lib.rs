@@ -31,7 +31,7 @@ pub use coordinator::{
 pub use credential::{Credential, Secret};
 pub use ids::{BranchId, BranchNumber, ClusterId, IdError, Instance, Key, ResourceName, SessionName, SessionRef, Xid};
 pub use ledger::{
-    Applied, Branch, Change, Ledger, OpenTransaction, Order, Phase, Recorded, Rules, State, Status,
+    Applied, Branch, Change, Ledger, OpenTransaction, Order, Phase, Recorded, Rules, State, Status, Step, Transition,
     snapshot::{Frozen, SectionBody, SnapshotError, Thawed},
 };
 pub use log_clock::LogClock;

@@ -25,6 +25,8 @@ pub(crate) enum Failure {
     Refused(#[from] Refusal),
     #[error("this node works on {limit} calls already: ask again, or raise limits.calls")]
     TooManyCalls { limit: usize },
+    #[error("this node has {limit} watchers already: watch at another, or raise limits.watchers")]
+    TooManyWatchers { limit: usize },
     #[error("this node has stopped: {reason}")]
     Stopped { reason: String },
     #[error("{0}")]
@@ -62,6 +64,7 @@ impl Failure {
             Self::Invalid(_)
             | Self::Refused(_)
             | Self::TooManyCalls { .. }
+            | Self::TooManyWatchers { .. }
             | Self::Stopped { .. }
             | Self::NotTransferred(_) => false,
         }
@@ -75,7 +78,9 @@ impl Failure {
             Self::Interrupted => (Code::Unavailable, Detail::Interrupted, 0),
             Self::Invalid(_) => (Code::InvalidArgument, Detail::Invalid, 0),
             Self::Refused(refusal) => refused(&refusal),
-            Self::TooManyCalls { .. } => (Code::ResourceExhausted, Detail::Overloaded, OVERLOAD_MS),
+            Self::TooManyCalls { .. } | Self::TooManyWatchers { .. } => {
+                (Code::ResourceExhausted, Detail::Overloaded, OVERLOAD_MS)
+            }
             Self::Stopped { .. } => (Code::Unavailable, Detail::Storage, ELECTION_MS),
             Self::NotTransferred(_) => (Code::FailedPrecondition, Detail::Invalid, 0),
             Self::Forwarded(status) => return status,

@@ -14,6 +14,7 @@ mod peer;
 mod route;
 mod sessions;
 mod transactions;
+mod watch;
 
 use std::sync::Arc;
 

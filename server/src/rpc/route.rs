@@ -15,7 +15,7 @@ use verdict_protocol::{Refusal, Reply, Request};
 use verdict_raft_log::{NodeId, Replica};
 
 use super::failure::Failure;
-use crate::{Options, engine::Engine, peers::TonicPeers, walls::Walls};
+use crate::{Options, engine::Engine, peers::TonicPeers, recent::Recent, walls::Walls};
 
 /// How long a call waits for another leader: about what two elections take. Without one by then the client tries
 /// elsewhere.
@@ -33,6 +33,9 @@ pub(crate) struct Front {
     pub(crate) walls: Arc<Walls>,
     /// Calls that wait for another node, or for a read barrier.
     pub(crate) calls: Semaphore,
+    pub(crate) recent: Arc<Recent>,
+    /// Who watches.
+    pub(crate) watchers: Arc<Semaphore>,
 }
 
 /// A call that only the leader answers.
@@ -170,16 +173,16 @@ impl Front {
         self.stopped().unwrap_or(Failure::NoLeader)
     }
 
-    fn stopped(&self) -> Option<Failure> {
+    pub(super) fn stopped(&self) -> Option<Failure> {
         self.replica.status().stopped.map(|reason| Failure::Stopped { reason })
     }
 
-    fn leader(&self) -> Option<(NodeId, &str)> {
+    pub(super) fn leader(&self) -> Option<(NodeId, &str)> {
         let leader = self.engine.leader()?;
         Some((leader, self.options.nodes.get(&leader).map_or("", String::as_str)))
     }
 
-    fn name_leader(&self, metadata: &mut MetadataMap) {
+    pub(super) fn name_leader(&self, metadata: &mut MetadataMap) {
         let Some((leader, address)) = self.leader() else { return };
         metadata.insert(LEADER, leader.0.into());
         if let Ok(address) = address.parse() {

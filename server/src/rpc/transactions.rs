@@ -6,13 +6,14 @@ use tonic::{Request, Response, Status};
 use verdict_client::wire::ToWire as _;
 use verdict_proto::v1::{
     BeginRequest, BranchCredential, CommitRequest, EnlistRequest, GetRequest, ListRequest, ListResponse,
-    RollbackRequest, TransactionStatus, transactions_server::Transactions,
+    RollbackRequest, TransactionStatus, WatchRequest, transactions_server::Transactions,
 };
 use verdict_protocol::{self as protocol, BranchId, BranchNumber, Key, Reason, ReasonCode, Refusal, Reply, Xid};
 
 use super::{
     failure::Failure,
     route::{Call, Front},
+    watch::Events,
 };
 use crate::wire;
 
@@ -26,6 +27,8 @@ pub(super) struct Service(pub(super) Arc<Front>);
 
 #[tonic::async_trait]
 impl Transactions for Service {
+    type WatchStream = Events;
+
     async fn begin(&self, request: Request<BeginRequest>) -> Result<Response<TransactionStatus>, Status> {
         self.0.route(request.into_inner()).await
     }
@@ -48,6 +51,10 @@ impl Transactions for Service {
 
     async fn list(&self, request: Request<ListRequest>) -> Result<Response<ListResponse>, Status> {
         self.0.route(request.into_inner()).await
+    }
+
+    async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Events>, Status> {
+        self.0.watch(request.into_inner())
     }
 }
 

@@ -90,6 +90,11 @@ impl Cluster {
     }
 
     pub(crate) async fn start_with(wrap: &Wrap) -> Self {
+        Self::start_as(wrap, "").await
+    }
+
+    /// With these tables in each node's configuration.
+    pub(crate) async fn start_as(wrap: &Wrap, tables: &str) -> Self {
         let nodes: BTreeMap<u64, String> = (1..=3).zip(free_addresses(3)).collect();
         let mut participants = BTreeMap::new();
         let mut endpoints = BTreeMap::new();
@@ -122,6 +127,7 @@ impl Cluster {
             for (name, address) in &endpoints {
                 writeln!(config, "{name} = \"http://{address}\"").unwrap();
             }
+            config.push_str(tables);
             fs::write(data.path().join(format!("node-{node}.toml")), config).unwrap();
         }
         let mut cluster = Self { data, nodes, processes: BTreeMap::new(), participants, _serving: serving };

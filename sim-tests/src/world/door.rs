@@ -3,6 +3,7 @@
 
 use std::{
     fmt,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -10,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::{Stream, StreamExt as _, stream};
 use tokio::time::sleep;
 use tonic::{Request, Response, Status, Streaming};
 use verdict_client::wire::LEADER;
@@ -19,8 +21,9 @@ use verdict_proto::{
         BeginRequest, BranchOrder, ClusterStatusRequest, ClusterStatusResponse, CommitRequest, EnlistRequest,
         ForgetRequest, GetRequest, InquireRequest, ListRequest, ListResponse, OpenSessionRequest, OpenSessionResponse,
         ReportSettledRequest, ReportSettledResponse, ResolveRequest, RollbackRequest, TransactionStatus,
-        TransferLeaderRequest, TransferLeaderResponse, VoteRequest, branches_server::Branches,
-        operator_server::Operator, sessions_server::Sessions, transactions_server::Transactions,
+        TransferLeaderRequest, TransferLeaderResponse, VoteRequest, WatchEvent, WatchRequest,
+        branches_server::Branches, operator_server::Operator, sessions_server::Sessions,
+        transactions_server::Transactions,
     },
 };
 
@@ -29,6 +32,10 @@ use crate::{history::What, plan::Place};
 
 /// Whoever waits for an answer that was lost has given up long before.
 const NEVER: Duration = Duration::from_secs(60);
+/// How often a stalled connection tries again.
+const STALLS: Duration = Duration::from_millis(50);
+/// A connection that carries many messages may break at each of so many.
+const BREAKS_AT: u64 = 40;
 
 /// The way to a node in one of its lives.
 #[derive(Clone, Debug)]
@@ -183,6 +190,32 @@ impl<S: Transactions> Transactions for Door<S> {
 
     async fn list(&self, request: Request<ListRequest>) -> Result<Response<ListResponse>, Status> {
         self.carry(request, |inner, request| async move { inner.list(request).await }).await
+    }
+
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchEvent, Status>> + Send>>;
+
+    /// A connection stalls while its link is cut, and breaks now and then.
+    async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let from = request.remote_addr().and_then(|address| place_of(address.ip())).unwrap_or(Place::Admin);
+        let (way, to) = (self.way.clone(), Place::Node(self.way.node));
+        let fate = way.sky.fate(from, to);
+        way.sky.history.note(from, format_args!("watches {to}: {:?}{fate}", request.get_ref()));
+        if fate.lost {
+            sleep(NEVER).await;
+            return Err(Status::unavailable("the message was lost"));
+        }
+        sleep(fate.late).await;
+        let told = Box::pin(self.inner.watch(request).await?.into_inner());
+        let events = stream::unfold((told, way, 0_u64), move |(mut told, way, count)| async move {
+            let event = told.next().await?;
+            while way.sky.is_cut(to, from) {
+                sleep(STALLS).await;
+            }
+            let breaks = count % BREAKS_AT == BREAKS_AT - 1 && way.sky.fate(to, from).lost;
+            let event = if breaks { Err(Status::unavailable("the connection broke")) } else { event };
+            Some((event, (told, way, count + 1)))
+        });
+        Ok(Response::new(Box::pin(events)))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    Change, Ledger, OpenTransaction, Phase, Recorded,
+    Change, Ledger, OpenTransaction, Phase, Recorded, Step,
     outcomes::OutcomeRecord,
     transaction::list_digest,
     transition::{Event, Ruling, rule},
@@ -26,6 +26,7 @@ impl Ledger {
         let deadline = at.plus(vote_timeout_ms.min(self.rules.max_lifetime_ms));
         let open = self.open.entry(xid).or_insert_with(|| Arc::new(OpenTransaction::new(at, deadline)));
         let transaction = Arc::make_mut(open);
+        let mut broken = Vec::new();
         let before = transaction.is_in_doubt();
         transaction.phase = Phase::Voting { deadline, list, delegate };
         for listed in branches {
@@ -34,7 +35,7 @@ impl Ledger {
             match (&listed.vote, branch.vote) {
                 (Some(brought), None) | (Some(brought @ Brought { vote: Vote::Refused, .. }), Some(_)) => {
                     if branch.vote.replace(brought.vote) == Some(Vote::Prepared) {
-                        changes.push(Change::PromiseBroken { branch: BranchId { xid, number: listed.branch.number } });
+                        broken.push(BranchId { xid, number: listed.branch.number });
                     }
                     branch.reason.clone_from(&brought.reason);
                     branch.brought = true;
@@ -43,8 +44,10 @@ impl Ledger {
             }
         }
         self.count_in_doubt(xid, before);
+        broken.into_iter().for_each(|branch| self.broke_its_promise(branch, changes));
         if !self.tally(xid, changes) {
             changes.push(Change::Closed { xid, deadline });
+            self.tells(xid, Step::Voting);
         }
     }
 
@@ -95,12 +98,13 @@ impl Ledger {
                 let transaction = Arc::make_mut(open);
                 let before = transaction.is_in_doubt();
                 let branch = transaction.branches.get_mut(&id.number).expect("only a known branch's vote is recorded");
-                if vote == Vote::Refused && branch.vote == Some(Vote::Prepared) {
-                    changes.push(Change::PromiseBroken { branch: id });
-                }
+                let broken = vote == Vote::Refused && branch.vote == Some(Vote::Prepared);
                 branch.vote = Some(vote);
                 branch.reason = reason.cloned();
                 self.count_in_doubt(id.xid, before);
+                if broken {
+                    self.broke_its_promise(id, changes);
+                }
                 self.tally(id.xid, changes);
                 Ok(())
             }
@@ -113,7 +117,7 @@ impl Ledger {
                 Ok(())
             }
             Ruling::Report => {
-                changes.push(Change::PromiseBroken { branch: id });
+                self.broke_its_promise(id, changes);
                 Ok(())
             }
             other => self.carry_out(id.xid, other, changes),
@@ -138,15 +142,21 @@ impl Ledger {
                 branch.reason.clone_from(&reason);
                 let resource = branch.resource.clone();
                 self.one_less_at(&resource);
+                self.tells_of(id, Step::Settled { branch: id.number, settlement: Settlement::Done });
                 self.decide(id.xid, outcome, reason, changes);
                 Ok(())
             }
             Ruling::Report => {
-                changes.push(Change::PromiseBroken { branch: id });
+                self.broke_its_promise(id, changes);
                 Ok(())
             }
             other => self.carry_out(id.xid, other, changes),
         }
+    }
+
+    fn broke_its_promise(&mut self, branch: BranchId, changes: &mut Vec<Change>) {
+        changes.push(Change::PromiseBroken { branch });
+        self.tells_of(branch, Step::PromiseBroken { branch: branch.number });
     }
 
     fn fenced(&self, id: BranchId, reason: Option<Reason>) -> Reason {
@@ -179,6 +189,7 @@ impl Ledger {
                 let open = self.open.get_mut(&xid).expect("it was just read");
                 Arc::make_mut(open).phase = Phase::Delegated { deadline, list, delegate };
                 changes.push(Change::Delegated { xid });
+                self.tells(xid, Step::Delegated { branch: delegate });
             }
         }
         true
@@ -186,6 +197,7 @@ impl Ledger {
 
     pub(super) fn decide(&mut self, xid: Xid, outcome: Outcome, reason: Option<Reason>, changes: &mut Vec<Change>) {
         let index = self.index;
+        self.tells(xid, Step::Decided { outcome: Recorded::new(outcome, index), reason: reason.clone() });
         let list = self.closed_list(xid).unwrap_or(0);
         let (mut prepared, mut others): (Vec<BranchNumber>, Vec<BranchNumber>) = Default::default();
         if let Some(open) = self.open.get_mut(&xid) {

@@ -14,6 +14,7 @@ mod settling;
 pub(crate) mod snapshot;
 mod transaction;
 mod transition;
+mod watched;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -21,6 +22,7 @@ pub use query::{Order, State, Status};
 pub use recorded::Recorded;
 pub use rules::Rules;
 pub use transaction::{Branch, OpenTransaction, Phase};
+pub use watched::{Step, Transition};
 
 use keys::Keys;
 use outcomes::Outcomes;
@@ -48,6 +50,8 @@ pub struct Ledger {
     sessions: Sessions,
     /// Unsettled branches of open transactions, by resource; none that is zero.
     by_resource: BTreeMap<ResourceName, u64>,
+    /// Steps that the entry which is being applied has made so far; empty between entries.
+    told: Vec<Transition>,
 }
 
 /// What applying one entry came to.
@@ -57,6 +61,8 @@ pub struct Applied {
     pub answers: Vec<Answer>,
     /// What a leader has to act upon, in order.
     pub changes: Vec<Change>,
+    /// What whoever watches is told, in order.
+    pub transitions: Vec<Transition>,
 }
 
 /// Something that a leader has to act upon.
@@ -98,6 +104,7 @@ impl Ledger {
         }
         self.outcomes.forget_before(self.horizon(), &self.rules);
         self.keys.forget_before(self.at.minus(self.rules.key_retention_ms), &self.rules);
+        applied.transitions = std::mem::take(&mut self.told);
         applied
     }
 
@@ -273,6 +280,7 @@ impl Ledger {
 
     fn register(&mut self, xid: Xid, branches: &[NewBranch], timeout_ms: u64, changes: &mut Vec<Change>) {
         let at = self.at;
+        let begun = !self.open.contains_key(&xid);
         let open = self.open.entry(xid).or_insert_with(|| {
             let expires_at = at.plus(timeout_ms);
             changes.push(Change::Opened { xid, expires_at });
@@ -281,6 +289,9 @@ impl Ledger {
         let transaction = Arc::make_mut(open);
         for branch in branches {
             transaction.register(branch, &mut self.by_resource);
+        }
+        if begun {
+            self.tells(xid, Step::Begun);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Change, Ledger, OpenTransaction, Phase};
+use super::{Change, Ledger, OpenTransaction, Phase, Step};
 use crate::{
     Answer, BranchId, BranchNumber, Outcome, Reason, ReasonCode, Refusal, Resolution, ResourceName, SettledItem,
     Settlement, Vote, Word, Xid,
@@ -22,6 +22,7 @@ impl Ledger {
         let resource = branch.resource.clone();
         self.one_less_at(&resource);
         changes.push(Change::Settled { branch: item.branch });
+        self.tells_of(item.branch, Step::Settled { branch: item.branch.number, settlement: item.settlement });
         self.count_in_doubt(xid, before);
         self.end_if_settled(xid, changes);
     }
@@ -30,9 +31,11 @@ impl Ledger {
     pub(super) fn end_if_settled(&mut self, xid: Xid, changes: &mut Vec<Change>) {
         let Some(transaction) = self.transaction(xid) else {
             changes.push(Change::Ended { xid });
+            self.tells(xid, Step::Ended);
             return;
         };
         if transaction.unsettled().next().is_none() && !transaction.has_heuristic() {
+            self.tells(xid, Step::Ended);
             self.leaves(xid);
             changes.push(Change::Ended { xid });
         }
@@ -162,6 +165,7 @@ impl Ledger {
         }
         let was_in_doubt = open.is_in_doubt();
         self.says(xid, word);
+        self.tells(xid, Step::Ended);
         self.leaves(xid);
         self.count_in_doubt(xid, was_in_doubt);
         changes.push(Change::Ended { xid });

@@ -21,3 +21,4 @@ mod sessions;
 mod snapshots;
 mod time;
 mod votes;
+mod watched;

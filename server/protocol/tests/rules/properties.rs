@@ -11,7 +11,7 @@ use verdict_protocol::{
 
 use crate::{build::*, oracle::Oracle};
 
-const XIDS: u64 = 4;
+pub(crate) const XIDS: u64 = 4;
 
 /// Xids of several births: one may expire, one comes from the future.
 fn xids() -> impl Strategy<Value = Xid> {
@@ -86,12 +86,12 @@ pub(crate) fn commands() -> impl Strategy<Value = Command> {
 }
 
 /// Entries a little apart in time; now and then far.
-fn history() -> impl Strategy<Value = Vec<(u64, Vec<Command>)>> {
+pub(crate) fn history() -> impl Strategy<Value = Vec<(u64, Vec<Command>)>> {
     let pause = prop_oneof![20 => 0_u64..100, 1 => 0_u64..20_000];
     prop::collection::vec((pause, prop::collection::vec(commands(), 0..4)), 1..60)
 }
 
-fn entries(history: Vec<(u64, Vec<Command>)>) -> Vec<Entry> {
+pub(crate) fn entries(history: Vec<(u64, Vec<Command>)>) -> Vec<Entry> {
     let rules = Rules { max_branches: 3, ..RULES };
     let mut entries = vec![Entry {
         at: at(0),
@@ -105,7 +105,7 @@ fn entries(history: Vec<(u64, Vec<Command>)>) -> Vec<Entry> {
     entries
 }
 
-fn sections(ledger: &Ledger) -> Vec<(String, Bytes)> {
+pub(crate) fn sections(ledger: &Ledger) -> Vec<(String, Bytes)> {
     ledger.freeze().sections().into_iter().map(|(id, body)| (id, body())).collect()
 }
 

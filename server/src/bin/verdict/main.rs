@@ -20,6 +20,7 @@ mod participant;
 mod serve;
 mod signals;
 mod tx;
+mod watch;
 
 use std::process::ExitCode;
 

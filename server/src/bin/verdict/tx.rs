@@ -6,7 +6,10 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use verdict_client::{ListQuery, Outcome, Reason, Resolution, Settlement, State, TransactionStatus, Vote, Word, Xid};
 
-use crate::client::{AskError, Format, Target, duration, short, table};
+use crate::{
+    client::{AskError, Format, Target, duration, short, table},
+    watch::Watch,
+};
 
 /// The exit code of a question about a transaction that the cluster does not know.
 const NOT_KNOWN: u8 = 4;
@@ -36,6 +39,8 @@ pub(crate) enum Tx {
         #[command(flatten)]
         target: Target,
     },
+    /// Follow what becomes of transactions, a line for each step, over the loss of any node.
+    Watch(Watch),
     /// Say how a transaction, or a branch of it, ended that cannot say so itself.
     ///
     /// Undecided transactions can be aborted. Where the decision was delegated to a branch whose database is lost, it can
@@ -135,7 +140,7 @@ struct BranchView {
 }
 
 #[derive(Debug, Serialize)]
-struct ReasonView {
+pub(crate) struct ReasonView {
     code: String,
     text: String,
     source_code: Option<String>,
@@ -169,11 +174,11 @@ impl Tx {
                 let found = !matches!(state, State::Unknown | State::Expired);
                 Ok(if found { ExitCode::SUCCESS } else { ExitCode::from(NOT_KNOWN) })
             }
+            Self::Watch(watch) => watch.run().await,
             Self::Resolve { xid, outcome, branch, ended, word, target } => {
                 let resolution = match (outcome, branch, ended) {
                     (_, Some(number), Some(ended)) => Resolution::Settle { number, settlement: ended.into() },
-                    (Some(OutcomeWord::Committed), ..) => Resolution::Decide(Outcome::Committed),
-                    (Some(OutcomeWord::Aborted) | None, ..) => Resolution::Decide(Outcome::Aborted),
+                    (outcome, ..) => Resolution::Decide(outcome.map_or(Outcome::Aborted, Outcome::from)),
                 };
                 let (force, word) = (word.force, word.into());
                 let status = target.connect()?.resolve(Xid::parse(&xid)?, resolution, word, force).await?;
@@ -186,6 +191,15 @@ impl Tx {
                 target.print(&view(status), show_text)?;
                 Ok(ExitCode::SUCCESS)
             }
+        }
+    }
+}
+
+impl From<OutcomeWord> for Outcome {
+    fn from(word: OutcomeWord) -> Self {
+        match word {
+            OutcomeWord::Committed => Self::Committed,
+            OutcomeWord::Aborted => Self::Aborted,
         }
     }
 }
@@ -240,7 +254,7 @@ fn view(status: TransactionStatus) -> TransactionView {
     }
 }
 
-fn reason_view(reason: Reason) -> ReasonView {
+pub(crate) fn reason_view(reason: Reason) -> ReasonView {
     ReasonView {
         code: reason.code.to_string(),
         text: reason.text,
@@ -304,7 +318,7 @@ fn show_text(view: &TransactionView) -> String {
     format!("{text}\n{branches}")
 }
 
-fn reason_text(reason: &ReasonView) -> String {
+pub(crate) fn reason_text(reason: &ReasonView) -> String {
     let source = reason.source_code.as_ref().map_or(String::new(), |code| format!(" ({code})"));
     format!("{}: {}{source}", reason.code, reason.text)
 }
@@ -336,7 +350,7 @@ fn vote_word(vote: Vote) -> &'static str {
     }
 }
 
-fn settlement_word(settlement: Settlement) -> &'static str {
+pub(crate) fn settlement_word(settlement: Settlement) -> &'static str {
     match settlement {
         Settlement::Done => "DONE",
         Settlement::HeuristicCommit => "HEURISTIC_COMMIT",

@@ -59,7 +59,7 @@ struct Raw {
     numbers: BTreeMap<&'static str, u64>,
 }
 
-const NUMBERS: [&str; 22] = [
+const NUMBERS: [&str; 24] = [
     "timeouts.vote_ms",
     "timeouts.max_vote_ms",
     "timeouts.transaction_ms",
@@ -72,6 +72,8 @@ const NUMBERS: [&str; 22] = [
     "limits.branches_per_resource",
     "limits.keys",
     "limits.sessions",
+    "limits.watchers",
+    "limits.transitions",
     "log.heartbeat_ms",
     "log.election_min_ms",
     "log.election_max_ms",
@@ -180,6 +182,8 @@ fn set(numbers: &BTreeMap<&'static str, u64>, options: &mut Options) {
             "limits.branches_per_resource" => rules.max_open_per_resource = number,
             "limits.keys" => rules.max_keys = number,
             "limits.sessions" => rules.max_sessions = number,
+            "limits.watchers" => options.watch.watchers = usize::try_from(number).unwrap_or(usize::MAX),
+            "limits.transitions" => options.watch.transitions = usize::try_from(number).unwrap_or(usize::MAX),
             "log.heartbeat_ms" => log.heartbeat = time,
             "log.election_min_ms" => log.election_min = time,
             "log.election_max_ms" => log.election_max = time,
