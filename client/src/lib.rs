@@ -49,6 +49,21 @@
 //! # }
 //! ```
 //!
+//! A branch whose work the client has done itself, in a session with a database, it may *drive*: commit prepares it there,
+//! brings its vote along, and settles it by the recorded outcome. If the client dies, the cluster tells the branch:
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use verdict_client::{Decision, LocalBranch, Verdict};
+//!
+//! async fn restock(verdict: &Verdict, session: Arc<dyn LocalBranch>) -> Result<Decision, Box<dyn std::error::Error>> {
+//!     let mut order = verdict.transaction();
+//!     let stock = order.add("stock".try_into()?, "".into())?;
+//!     order.drive(stock.number, session)?;
+//!     Ok(order.commit().await?)
+//! }
+//! ```
+//!
 //! A service becomes a participant by implementing [`participant::ResourceManager`], or, if it has a local SQLite
 //! database, three functions over `resource::sqlite` (feature `sqlite`), and serves it with
 //! [`participant::Participants`].
