@@ -3,9 +3,9 @@
 use verdict_client::wire::{FromWire as _, ToWire as _, WireError};
 use verdict_proto::v1;
 use verdict_protocol::{
-    Branch, BranchId, BranchNumber, Brought, Coordinator, Credential, Instance, Key, Ledger, ListedBranch, LogTime,
-    NewBranch, OpenTransaction, Order, Outcome, Reason, Recorded, Resolution, ResourceName, Rules, SessionName,
-    SessionRef, Settlement, State, Step, Transition, Vote, Word, Xid,
+    Blocker, Branch, BranchId, BranchNumber, Brought, Coordinator, Credential, Instance, Key, Ledger, ListedBranch,
+    LogTime, NewBranch, OpenTransaction, Order, Outcome, Reason, Recorded, Resolution, ResourceName, Rules,
+    SessionName, SessionRef, Settlement, State, Step, Transition, Vote, Word, Xid,
 };
 
 use crate::engine::Engine;
@@ -94,14 +94,15 @@ pub(crate) fn instance(wire: &[u8]) -> Result<Instance, Invalid> {
 }
 
 /// A transaction as the ledger has it, with what its leader knows besides.
-pub(crate) fn status(ledger: &Ledger, coordinator: &Coordinator, xid: Xid) -> v1::TransactionStatus {
-    status_as(ledger, coordinator, xid, None)
+pub(crate) fn status(ledger: &Ledger, coordinator: &Coordinator, now: LogTime, xid: Xid) -> v1::TransactionStatus {
+    status_as(ledger, coordinator, now, xid, None)
 }
 
 /// The same, of a transaction whose outcome is known from elsewhere if it is kept no more.
 pub(crate) fn status_as(
     ledger: &Ledger,
     coordinator: &Coordinator,
+    now: LogTime,
     xid: Xid,
     known: Option<Recorded<Outcome>>,
 ) -> v1::TransactionStatus {
@@ -117,7 +118,7 @@ pub(crate) fn status_as(
         reason: status.reason.cloned().map(verdict_client::wire::ToWire::to_wire),
         branches: branches
             .map(|(number, branch)| {
-                branch_status(*number, branch, coordinator.last_error(BranchId { xid, number: *number }))
+                branch_status(*number, branch, coordinator.blocker(BranchId { xid, number: *number }), now)
             })
             .collect(),
         log_index: status.outcome.map_or(0, |outcome| outcome.index()),
@@ -178,14 +179,16 @@ fn outcome(outcome: Option<Recorded<Outcome>>) -> v1::Outcome {
     outcome.map_or(v1::Outcome::Unspecified, |outcome| outcome.value().to_wire())
 }
 
-fn branch_status(number: u32, branch: &Branch, last_error: Option<&str>) -> v1::BranchStatus {
+fn branch_status(number: u32, branch: &Branch, blocker: Option<Blocker<'_>>, now: LogTime) -> v1::BranchStatus {
     v1::BranchStatus {
         number,
         resource: branch.resource.clone().into(),
         vote: branch.vote.map_or(v1::Vote::Unspecified, |vote| vote.to_wire()).into(),
         reason: branch.reason.clone().map(verdict_client::wire::ToWire::to_wire),
         settlement: branch.settlement.map_or(v1::Settlement::Unspecified, |done| done.to_wire()).into(),
-        last_error: last_error.unwrap_or_default().to_owned(),
+        last_error: blocker.map_or("", |blocker| blocker.error).to_owned(),
+        failed_attempts: blocker.map_or(0, |blocker| blocker.failed),
+        next_attempt_ms: blocker.and_then(|blocker| blocker.again_at).map_or(0, |at| at.since(now)),
     }
 }
 

@@ -53,6 +53,20 @@ async fn a_branch_that_will_never_answer_is_settled_by_word_and_the_transaction_
 
     let listed = json(&tx(&cluster, &["list", "--in-doubt", "-o", "json"]));
     assert_eq!(listed["transactions"][0]["xid"], xid.as_str());
+    // Which participant, why, how often, and when next.
+    let blocked = loop {
+        let shown = json(&tx(&cluster, &["show", &xid, "-o", "json"]));
+        if !shown["branches"][1]["blocker"].is_null() {
+            break shown["branches"][1].clone();
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    assert_eq!(blocked["resource"], "wallet");
+    assert!(blocked["blocker"]["last_error"].as_str().unwrap().contains("no acknowledgement"), "{blocked}");
+    assert!(blocked["blocker"]["failed_attempts"].as_u64().unwrap() >= 1, "{blocked}");
+    let said = tx(&cluster, &["list", "--in-doubt", "--older-than", "10ms"]);
+    let said = String::from_utf8_lossy(&said.stdout);
+    assert!(said.contains("wallet: no acknowledgement") && said.contains("again"), "{said}");
     let too_early = tx(&cluster, &["resolve", &xid, "--outcome", "aborted", "--reason", "no"]);
     assert!(!too_early.status.success(), "it is decided");
 

@@ -74,8 +74,12 @@ pub struct BranchStatus {
     pub reason: Option<Reason>,
     /// None until it has acknowledged the outcome.
     pub settlement: Option<Settlement>,
-    /// Why it is not settled yet: the participant's last error, empty if there is none.
+    /// Why it has not voted or is not settled yet: the participant's last error, empty if there is none.
     pub last_error: String,
+    /// With an error: attempts that the leader made in vain.
+    pub failed_attempts: u32,
+    /// With an error: in how long it makes the next; zero if one is under way.
+    pub next_attempt: Duration,
 }
 
 /// Which transactions to list.

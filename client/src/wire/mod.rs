@@ -295,6 +295,8 @@ impl FromWire<v1::BranchStatus> for BranchStatus {
             reason: reason(wire.reason)?,
             settlement: Option::from_wire(wire.settlement)?,
             last_error: wire.last_error,
+            failed_attempts: wire.failed_attempts,
+            next_attempt: Duration::from_millis(wire.next_attempt_ms),
         })
     }
 }

@@ -25,7 +25,7 @@ pub use command::{
     SettledItem, Word, decode_answers, encode_answers,
 };
 pub use coordinator::{
-    Coordinator, Effect, Event, Held, Patience, ProposalId, Reply, Report, Request, Token,
+    Blocker, Coordinator, Effect, Event, Held, Patience, ProposalId, Reply, Report, Request, Token,
     backoff::{Backoff, FIRST_RETRY_MS, LONGEST_RETRY_MS},
 };
 pub use credential::{Credential, Secret};

@@ -156,12 +156,13 @@ impl Call for ListRequest {
             Err(_) => LONGEST_PAGE,
         };
         front.read_barrier().await?;
+        let now = front.engine.now();
         Ok(front.engine.read(|ledger, coordinator| {
             let mut found = ledger.open_after(after).filter(|(_, open)| {
                 (!self.in_doubt || open.is_in_doubt()) && wire::age_ms(ledger, open) >= self.older_than_ms
             });
             let transactions =
-                found.by_ref().take(limit).map(|(xid, _)| wire::status(ledger, coordinator, xid)).collect();
+                found.by_ref().take(limit).map(|(xid, _)| wire::status(ledger, coordinator, now, xid)).collect();
             ListResponse { transactions, more: found.next().is_some() }
         }))
     }
@@ -199,14 +200,16 @@ impl Front {
     }
 
     fn status(&self, xid: Xid) -> TransactionStatus {
-        self.engine.read(|ledger, coordinator| wire::status(ledger, coordinator, xid))
+        let now = self.engine.now();
+        self.engine.read(|ledger, coordinator| wire::status(ledger, coordinator, now, xid))
     }
 
     /// The status of the transaction that has the key. Its outcome may be forgotten: then the key knows that it committed.
     fn status_under(&self, key: Option<&Key>, holder: Xid) -> TransactionStatus {
+        let now = self.engine.now();
         self.engine.read(|ledger, coordinator| {
             let committed = key.and_then(|key| ledger.key_holder(key)).and_then(|(_, outcome)| outcome);
-            wire::status_as(ledger, coordinator, holder, committed)
+            wire::status_as(ledger, coordinator, now, holder, committed)
         })
     }
 

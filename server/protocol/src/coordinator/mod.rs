@@ -70,6 +70,17 @@ pub struct Held {
     pub openings: usize,
 }
 
+/// What keeps a branch from voting or from being settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocker<'a> {
+    /// The participant's last error.
+    pub error: &'a str,
+    /// Attempts that this leader made in vain.
+    pub failed: u32,
+    /// When it makes the next; none if one is under way.
+    pub again_at: Option<LogTime>,
+}
+
 /// What a proposal's answer is for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Pending {
@@ -160,12 +171,13 @@ impl Coordinator {
         }
     }
 
-    /// Why a branch has not voted or is not settled yet: its participant's last error.
+    /// Why a branch has not voted or is not settled yet; none if no attempt has failed.
     #[must_use]
-    pub fn last_error(&self, branch: BranchId) -> Option<&str> {
+    pub fn blocker(&self, branch: BranchId) -> Option<Blocker<'_>> {
         let work = self.works.get(&branch.xid)?;
         let call = work.telling.get(&branch.number).or_else(|| work.asking.get(&branch.number))?;
-        call.last_error.as_deref()
+        let error = call.last_error.as_deref()?;
+        Some(Blocker { error, failed: call.attempt, again_at: call.due.filter(|_| !call.in_flight) })
     }
 
     fn lead(&mut self, now: LogTime, ledger: &Ledger, effects: &mut Vec<Effect>) {

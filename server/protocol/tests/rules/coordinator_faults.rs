@@ -79,7 +79,9 @@ fn s60_m37_asking_and_telling_are_repeated_with_backoff() {
             assert_eq!(again, [ask(x, 1, 9_000 - last)]);
         }
     }
-    assert_eq!(leader.coordinator.last_error(branch(x, 1)), Some("connection refused"));
+    let blocker = leader.coordinator.blocker(branch(x, 1)).unwrap();
+    assert_eq!(blocker.error, "connection refused");
+    assert!(blocker.failed > 3, "{blocker:?}");
     let votes = leader.voted(x, 1, PREPARED);
     leader.applies(&votes);
     let outcome = leader.outcome(x);

@@ -136,7 +136,15 @@ struct BranchView {
     vote: Option<&'static str>,
     reason: Option<ReasonView>,
     settlement: Option<&'static str>,
-    last_error: Option<String>,
+    /// What it waits for; none if nothing has failed.
+    blocker: Option<BlockerView>,
+}
+
+#[derive(Debug, Serialize)]
+struct BlockerView {
+    last_error: String,
+    failed_attempts: u32,
+    next_attempt_ms: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -243,7 +251,11 @@ fn view(status: TransactionStatus) -> TransactionView {
                 vote: branch.vote.map(vote_word),
                 reason: branch.reason.map(reason_view),
                 settlement: branch.settlement.map(settlement_word),
-                last_error: Some(branch.last_error).filter(|error| !error.is_empty()),
+                blocker: Some(branch.last_error).filter(|error| !error.is_empty()).map(|last_error| BlockerView {
+                    last_error,
+                    failed_attempts: branch.failed_attempts,
+                    next_attempt_ms: u64::try_from(branch.next_attempt.as_millis()).unwrap_or(u64::MAX),
+                }),
             })
             .collect(),
         words: status
@@ -267,7 +279,7 @@ fn list_text(view: &ListView) -> String {
     if view.transactions.is_empty() {
         return "no transactions".to_owned();
     }
-    let mut list = table(&["XID", "STATE", "OUTCOME", "AGE", "BRANCHES"]);
+    let mut list = table(&["XID", "STATE", "OUTCOME", "AGE", "BRANCHES", "WAITS FOR"]);
     for transaction in &view.transactions {
         let branches: Vec<&str> = transaction.branches.iter().map(|branch| branch.resource.as_str()).collect();
         list.add_row([
@@ -276,6 +288,7 @@ fn list_text(view: &ListView) -> String {
             transaction.outcome.unwrap_or("").to_owned(),
             short(Duration::from_millis(transaction.age_ms)),
             branches.join(", "),
+            transaction.branches.iter().filter_map(blocker_text).collect::<Vec<_>>().join("\n"),
         ]);
     }
     let mut text = list.to_string();
@@ -302,11 +315,7 @@ fn show_text(view: &TransactionView) -> String {
     }
     let mut branches = table(&["BRANCH", "RESOURCE", "VOTE", "SETTLED", "NOTE"]);
     for branch in &view.branches {
-        let note = match (&branch.reason, &branch.last_error) {
-            (Some(reason), _) => reason_text(reason),
-            (None, Some(error)) => error.clone(),
-            (None, None) => String::new(),
-        };
+        let note = branch.reason.as_ref().map(reason_text).or_else(|| blocker_text(branch)).unwrap_or_default();
         branches.add_row([
             branch.number.to_string(),
             branch.resource.clone(),
@@ -316,6 +325,16 @@ fn show_text(view: &TransactionView) -> String {
         ]);
     }
     format!("{text}\n{branches}")
+}
+
+/// Which participant, its last error, and when it is asked or told again.
+fn blocker_text(branch: &BranchView) -> Option<String> {
+    let BlockerView { last_error, failed_attempts, next_attempt_ms } = branch.blocker.as_ref()?;
+    let again = match next_attempt_ms {
+        0 => "now".to_owned(),
+        ms => format!("in {}", short(Duration::from_millis(*ms))),
+    };
+    Some(format!("{}: {last_error} ({failed_attempts} times; again {again})", branch.resource))
 }
 
 pub(crate) fn reason_text(reason: &ReasonView) -> String {
