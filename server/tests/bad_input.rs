@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use support::Cluster;
 use tonic::{Code, Request, Response, Status, transport::Channel};
-use verdict_client::{ListQuery, LogTime, Outcome, wire::detail};
+use verdict_client::{ListQuery, LogTime, Outcome, RefusalCode, wire::detail};
 use verdict_proto::v1::{
     self, Branch, BranchId, branches_client::BranchesClient, error_detail::Code as Detail,
     operator_client::OperatorClient, sessions_client::SessionsClient, transactions_client::TransactionsClient,
@@ -153,6 +153,15 @@ async fn check(cluster: &Cluster, channel: Channel) {
     fails(branches.vote(vote(Some(nobody), 1)).await, PermissionDenied, Detail::Forbidden, "credential");
     let inquire = v1::InquireRequest { branch: None, held_ms: 0 };
     fails(branches.inquire(inquire).await, InvalidArgument, Detail::Invalid, "branch");
+
+    // More than a message may hold: 4 MiB.
+    let mut heavy = cluster.client().transaction();
+    for _ in 0..1_100 {
+        heavy.add("seats".try_into().unwrap(), vec![7; 4_000].into()).unwrap();
+    }
+    let refused = heavy.commit().await.unwrap_err();
+    assert_eq!(refused.code(), Some(RefusalCode::Invalid), "{refused}");
+    assert!(refused.to_string().contains("too large"), "{refused}");
 
     let transfer = Request::new(v1::TransferLeaderRequest { to: 77 });
     let reply = OperatorClient::new(channel).transfer_leader(transfer).await;

@@ -132,6 +132,8 @@ pub(super) fn judge(status: &Status) -> Judgement {
         Detail::NotLeader => Judgement::NotLeader { leader, retry_after },
         Detail::Interrupted | Detail::Storage => Judgement::Unanswered { leader, retry_after },
         // No word of Verdict's: the transport, or something in between.
+        // The message is larger than a node reads: it never gets smaller.
+        Detail::Unspecified if status.code() == Code::OutOfRange => Judgement::Refused(RefusalCode::Invalid),
         Detail::Unspecified if status.code() == Code::ResourceExhausted => Judgement::Overloaded { retry_after },
         Detail::Unspecified => Judgement::Unanswered { leader, retry_after },
     }
