@@ -19,6 +19,7 @@ use openraft::raft::{
 use openraft::{BasicNode, RaftNetworkFactory};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 
 use super::machine::Machine;
 use super::snapshot::{SnapshotData, Snapshots};
@@ -26,6 +27,9 @@ use super::types::{Ballot, TypeConfig};
 use super::wire::{self, Offer, OfferAnswer, Piece, PieceAnswer};
 use crate::{LinkError, MessageKind, NodeId, PeerLink};
 
+/// How long the first append to a peer may take, and any if its disk is fast. A lost one costs this much. One without an
+/// answer gives the next twice the time; an answer gives it four times what it took, so a slow disk is soon waited for.
+const APPEND_WITHIN: Duration = Duration::from_millis(150);
 /// How long the first message of a snapshot's transfer may take: a lost one costs this much. Each one without an
 /// answer gives all later ones twice the time, so a slow way costs some messages that are sent again, and no more.
 const FIRST_WITHIN: Duration = Duration::from_millis(500);
@@ -39,7 +43,7 @@ pub(crate) struct Links<M> {
     pub(crate) node: NodeId,
     pub(crate) link: Arc<dyn PeerLink>,
     pub(crate) snapshots: Snapshots,
-    /// How long a peer may take to flush an append. A lost answer costs this much; sending again is harmless.
+    /// How long a peer may take to flush an append at most, before it is sent again: that is harmless.
     pub(crate) append_within: Duration,
     pub(crate) chunk_bytes: usize,
     pub(crate) machine: std::marker::PhantomData<fn() -> M>,
@@ -62,7 +66,7 @@ impl<M: Machine> RaftNetworkFactory<TypeConfig> for Links<M> {
     type Network = Peer<M>;
 
     async fn new_client(&mut self, target: u64, _node: &BasicNode) -> Peer<M> {
-        Peer { links: self.clone(), to: NodeId(target) }
+        Peer { links: self.clone(), to: NodeId(target), append_within: APPEND_WITHIN.min(self.append_within) }
     }
 }
 
@@ -70,6 +74,8 @@ impl<M: Machine> RaftNetworkFactory<TypeConfig> for Links<M> {
 pub(crate) struct Peer<M> {
     links: Links<M>,
     to: NodeId,
+    /// How long the next append may take.
+    append_within: Duration,
 }
 
 impl<M: Machine> Peer<M> {
@@ -166,8 +172,15 @@ impl<M: Machine> RaftNetworkV2<TypeConfig> for Peer<M> {
         _option: RPCOption,
     ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
         let body = wire::encode_append(&request).map_err(|e| RPCError::Network(NetworkError::new(&e)))?;
-        let answer = self.call(MessageKind::Append, body, self.links.append_within).await?;
-        wire::decode(&answer).map_err(|e| RPCError::Network(NetworkError::new(&e)))
+        let sent = Instant::now();
+        let answer = self.call(MessageKind::Append, body, self.append_within).await;
+        let next = match &answer {
+            Err(RPCError::Timeout(_)) => self.append_within * 2,
+            Ok(_) => APPEND_WITHIN.max(sent.elapsed() * 4),
+            Err(_) => self.append_within,
+        };
+        self.append_within = next.min(self.links.append_within);
+        wire::decode(&answer?).map_err(|e| RPCError::Network(NetworkError::new(&e)))
     }
 
     async fn vote(
