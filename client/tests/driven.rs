@@ -241,6 +241,21 @@ async fn a_promise_that_is_not_known_counts_as_none_and_is_rolled_back() {
 }
 
 #[tokio::test]
+async fn a_branch_whose_promise_got_lost_is_not_told_to_commit_unless_the_log_has_it() {
+    for (order, told) in [(Order::Commit, COMMIT), (Order::Rollback, ROLLBACK)] {
+        let lost = Session::voting(Err(NotAnswered::unavailable("the connection broke at PREPARE")));
+        let node = node(move |call| {
+            let stamp = Some(v1::Stamp { cluster: vec![7; 16].into(), incarnation: 1, term: 1, horizon_ms: 0 });
+            let order = Answer::Order(v1::BranchOrder { order: order.into(), retry_after_ms: 0, stamp });
+            matches!(call, Call::Inquire(1)).then_some(order)
+        });
+        // Another client has committed the same list.
+        assert_eq!(transaction(&node, &[&lost]).commit().await.unwrap().outcome, Outcome::Committed);
+        assert_eq!(lost.asked(), [Asked::Prepare, told]);
+    }
+}
+
+#[tokio::test]
 async fn a_branch_that_cannot_be_settled_is_told_again_and_then_left_to_the_cluster() {
     let (slow, gone) = (Session::prepared(), Session::prepared());
     *slow.stubborn.lock().unwrap() = 2;

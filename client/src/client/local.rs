@@ -129,7 +129,7 @@ impl Transaction {
         join_all(self.driven.iter().map(|(number, driven)| driven.prepare(self.branch(*number), within))).await;
         match self.close().await {
             Ok(decision) => {
-                self.settle_driven(|_| async { Some(decision.outcome) }).await;
+                self.settle_driven(|branch| self.told(decision.outcome, branch)).await;
                 Ok(decision)
             }
             Err(unknown @ CallError::Unknown { .. }) => Err(unknown),
@@ -152,6 +152,13 @@ impl Transaction {
             Ok(_) | Err(CallError::Refused { .. }) => self.settle_driven(|branch| self.order(branch)).await,
         }
         gave_up
+    }
+
+    /// COMMIT is for a branch that promised. Of one whose answer got lost the log may know: another client may have
+    /// committed the same list, for which the branch was asked anew.
+    async fn told(&self, outcome: Outcome, branch: BranchId) -> Option<Outcome> {
+        let promised = self.driven.get(&branch.number).and_then(Driven::voted) == Some(Voted::PREPARED);
+        if outcome == Outcome::Aborted || promised { Some(outcome) } else { self.order(branch).await }
     }
 
     async fn order(&self, branch: BranchId) -> Option<Outcome> {
