@@ -6,7 +6,7 @@
 mod common;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     sync::{Arc, Mutex},
     time::Duration,
@@ -22,7 +22,7 @@ use verdict_client::{
     conformance::{self, Case, Effects, Failure, Subject},
     participant::{
         NotAnswered, OnePhase, ParticipantOptions, Participants, Prepare, RemoteParticipant, ResourceManager, Settle,
-        Settled, Stamp, Voted,
+        Settled, Stamp, Voted, rules::Record,
     },
     resource::memory::Memory,
 };
@@ -87,6 +87,16 @@ enum Bug {
     RefusesOutcomesOfOldTerms,
     ForgetsPayload,
     OnePhaseTwice,
+    /// Drops a promise that the horizon has passed.
+    ReapsPromises,
+    /// Who voted READ_ONLY does the work when it is asked after a restart.
+    ForgetsThatItOnlyRead,
+    /// Drops what is finished, and tombstones, a day before the horizon.
+    ForgetsTooEarly,
+    /// A restored cluster, whose terms start again, is taken for a deposed leader.
+    TermBeforeIncarnation,
+    IncarnationNotDurable,
+    BelievesDeposedLeaders,
     /// A fence is answered and not kept.
     FenceForgotten,
 }
@@ -94,7 +104,10 @@ enum Bug {
 fn wrap(manager: impl ResourceManager, bug: Option<Bug>, memory: &Memory<Seats>) -> Arc<dyn ResourceManager> {
     match bug {
         None => Arc::new(manager),
-        Some(bug) => Arc::new(Buggy { manager, bug, memory: memory.clone(), terms: Mutex::default() }),
+        Some(bug) => {
+            let seen = Mutex::default();
+            Arc::new(Buggy { manager, bug, memory: memory.clone(), terms: Mutex::default(), seen })
+        }
     }
 }
 
@@ -104,12 +117,17 @@ struct Buggy<M> {
     bug: Bug,
     memory: Memory<Seats>,
     terms: Mutex<BTreeMap<ClusterId, u64>>,
+    /// The newest incarnation, and what was asked to prepare: forgotten at a restart.
+    seen: Mutex<(u64, BTreeSet<BranchId>)>,
 }
 
 impl<M> Buggy<M> {
     fn stamp(&self, stamp: Stamp) -> Stamp {
         match self.bug {
             Bug::BelievesAnybody => Stamp { cluster: ClusterId([0; 16]), incarnation: 1, term: 1, ..stamp },
+            Bug::IncarnationNotDurable => Stamp { incarnation: 1, term: 1, ..stamp },
+            Bug::BelievesDeposedLeaders => Stamp { term: 1, ..stamp },
+            Bug::ForgetsTooEarly => Stamp { horizon: stamp.horizon.plus(86_400_000), ..stamp },
             _ => stamp,
         }
     }
@@ -120,7 +138,12 @@ impl<M> Buggy<M> {
         if self.bug == Bug::RefusesOutcomesOfOldTerms && stamp.term < *seen {
             return Err(NotAnswered::StaleTerm { message: stamp.term, seen: *seen });
         }
-        *seen = stamp.term;
+        *seen = stamp.term.max(*seen);
+        let incarnation = &mut self.seen.lock().unwrap().0;
+        if self.bug == Bug::IncarnationNotDurable && stamp.incarnation < *incarnation {
+            return Err(NotAnswered::StaleIncarnation { message: stamp.incarnation, seen: *incarnation });
+        }
+        *incarnation = stamp.incarnation.max(*incarnation);
         Ok(())
     }
 }
@@ -128,8 +151,21 @@ impl<M> Buggy<M> {
 #[tonic::async_trait]
 impl<M: ResourceManager> ResourceManager for Buggy<M> {
     async fn prepare(&self, mut request: Prepare) -> Result<Voted, NotAnswered> {
-        request.stamp = self.stamp(request.stamp);
         self.stale(&request.stamp)?;
+        if self.bug == Bug::TermBeforeIncarnation
+            && request.stamp.term < self.terms.lock().unwrap()[&request.stamp.cluster]
+        {
+            return Err(NotAnswered::StaleTerm { message: request.stamp.term, seen: u64::MAX });
+        }
+        request.stamp = self.stamp(request.stamp);
+        if self.bug == Bug::ForgetsThatItOnlyRead && self.memory.record(request.branch) == Some(Record::ReadOnly) {
+            return Ok(if self.seen.lock().unwrap().1.contains(&request.branch) {
+                Voted::READ_ONLY
+            } else {
+                Voted::PREPARED
+            });
+        }
+        self.seen.lock().unwrap().1.insert(request.branch);
         match self.manager.prepare(request).await {
             Ok(Voted { vote: Vote::Refused, .. }) if self.bug == Bug::UnknownPrepareReadOnly => Ok(Voted::READ_ONLY),
             voted => voted,
@@ -137,8 +173,8 @@ impl<M: ResourceManager> ResourceManager for Buggy<M> {
     }
 
     async fn commit(&self, mut request: Settle) -> Result<Settled, NotAnswered> {
-        request.stamp = self.stamp(request.stamp);
         self.stale(&request.stamp)?;
+        request.stamp = self.stamp(request.stamp);
         let again = self.memory.record(request.branch).is_some();
         let empty = request.payload.is_empty();
         let settled = self.manager.commit(request).await?;
@@ -152,8 +188,15 @@ impl<M: ResourceManager> ResourceManager for Buggy<M> {
     }
 
     async fn rollback(&self, mut request: Settle) -> Result<Settled, NotAnswered> {
-        request.stamp = self.stamp(request.stamp);
         self.stale(&request.stamp)?;
+        request.stamp = self.stamp(request.stamp);
+        if self.bug == Bug::ReapsPromises {
+            for branch in self.manager.recover(usize::MAX).await? {
+                if branch.xid.birth() < request.stamp.horizon {
+                    self.manager.rollback(Settle { branch, ..request.clone() }).await?;
+                }
+            }
+        }
         if self.bug == Bug::NoTombstone && self.memory.record(request.branch).is_none() {
             return Ok(Settled::DONE);
         }
@@ -186,6 +229,16 @@ async fn m0_memory_conforms() {
 }
 
 #[tokio::test]
+async fn s22_a_prepare_that_is_retried_after_the_commit_has_no_effect() {
+    assert_eq!(conformance::check(Case::PrepareAfterCommit, &mut InMemory::new(None)).await, Ok(()));
+}
+
+#[tokio::test]
+async fn s23_a_marker_that_was_cleaned_away_lets_nothing_in() {
+    assert_eq!(conformance::check(Case::ForgottenTombstone, &mut InMemory::new(None)).await, Ok(()));
+}
+
+#[tokio::test]
 async fn seeded_bugs_are_caught() {
     for (bug, case) in [
         (Bug::CommitNotIdempotent, Case::CommitTwice),
@@ -198,6 +251,13 @@ async fn seeded_bugs_are_caught() {
         (Bug::ForgetsPayload, Case::OutcomeWithoutPayload),
         (Bug::OnePhaseTwice, Case::OnePhaseCommitsOnce),
         (Bug::FenceForgotten, Case::FenceComesFirst),
+        (Bug::ReapsPromises, Case::PreparedOutlivesTheHorizon),
+        (Bug::ForgetsThatItOnlyRead, Case::ReadOnlyIsRemembered),
+        (Bug::ForgetsTooEarly, Case::KeptUntilTheHorizon),
+        (Bug::UnknownCommitDone, Case::ForgottenTombstone),
+        (Bug::TermBeforeIncarnation, Case::OlderIncarnation),
+        (Bug::IncarnationNotDurable, Case::OlderIncarnation),
+        (Bug::BelievesDeposedLeaders, Case::PrepareOfAnOldTerm),
     ] {
         let failed = cases(conformance::run(async || InMemory::new(Some(bug))).await);
         assert!(failed.contains(&case), "{bug:?} should fail {case}, it failed {failed:?}");

@@ -170,3 +170,27 @@ async fn in_the_middle_of_settling() {
     scene.cluster.kill(scene.leader);
     scene.commits(commit).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s31_all_transactions_that_were_voting_go_on_and_commit() {
+    const IN_FLIGHT: usize = 30;
+    let mut scene = Scene::set().await;
+    scene.gates.prepare("tickets").close();
+    let verdict = scene.cluster.client();
+    let commits: Vec<Commit> = (0..IN_FLIGHT).map(|_| scene.commit(&verdict)).collect();
+    for commit in &commits {
+        scene.until_voting(commit).await;
+    }
+    scene.cluster.kill(scene.leader);
+    scene.gates.prepare("tickets").open();
+    for commit in commits {
+        let (_, decision) = commit.answer.await.unwrap();
+        let decision = decision.unwrap();
+        assert_eq!(decision.outcome, Outcome::Committed, "it was voting, and is not rolled back: {decision:?}");
+        for (resource, branch) in RESOURCES.iter().zip(&commit.branches) {
+            let confirmed = |cluster: &Cluster| cluster.effects(resource).confirmed.get(branch) == Some(&1);
+            scene.cluster.wait_for("confirmed", confirmed).await;
+        }
+    }
+    assert!(RESOURCES.iter().all(|resource| scene.cluster.effects(resource).cancelled.is_empty()));
+}

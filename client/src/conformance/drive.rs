@@ -138,6 +138,20 @@ impl<'a> Driver<'a> {
         }
     }
 
+    /// Prepare must give no answer.
+    pub(super) async fn gives_no_promise(&self, branch: BranchId) -> Checked {
+        match self.try_prepare(branch, self.good_payload()).await {
+            Err(_) => Ok(()),
+            Ok(voted) => Err(format!("expected no answer to prepare, got {voted:?}")),
+        }
+    }
+
+    /// Commit must be answered, and not with DONE.
+    pub(super) async fn commit_is_not_done(&self, branch: BranchId) -> Checked {
+        let settled = self.try_commit(branch, self.good_payload()).await.map_err(|error| format!("commit: {error}"))?;
+        expect("commit is DONE", settled.settlement == Settlement::Done, false)
+    }
+
     /// Many prepares of one branch at the same time.
     pub(super) async fn prepare_twins(&self, branch: BranchId, twins: usize) -> Checked {
         for twin in join_all((0..twins).map(|_| self.prepare(branch, Vote::Prepared))).await {

@@ -128,12 +128,20 @@ cases! {
     /// An unknown branch born before the horizon is REFUSED, also after a restart and if the message brings an
     /// older horizon.
     BehindTheHorizon => trust::behind_the_horizon,
+    /// What is finished, and what was rolled back before it came, is kept until the horizon has passed its birth.
+    KeptUntilTheHorizon => trust::kept_until_the_horizon,
+    /// A marker of a rollback may be gone once the horizon has passed it; a prepare, a commit and a decision that come
+    /// even later have no effect, and no commit of it counts as done.
+    ForgottenTombstone => trust::forgotten_tombstone,
     /// A branch held prepared survives the horizon, and its repeated outcome is still acknowledged.
     PreparedOutlivesTheHorizon => trust::prepared_outlives_the_horizon,
     /// A message of another cluster is not answered and changes nothing, also after a restart.
     AnotherCluster => trust::another_cluster,
-    /// A message of an older incarnation is not answered, whatever its term, also after a restart.
+    /// A message of an older incarnation is not answered, whatever its term, also after a restart; one of a newer is,
+    /// whatever its term.
     OlderIncarnation => trust::older_incarnation,
+    /// A leader that was deposed gets no promise: a prepare of an older term than was seen is not answered.
+    PrepareOfAnOldTerm => trust::prepare_of_an_old_term,
     /// Outcomes are taken at any term.
     OutcomeOfAnOldTerm => trust::outcome_of_an_old_term,
 }

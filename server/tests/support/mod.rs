@@ -4,6 +4,7 @@
 #![allow(dead_code, unused_imports, reason = "shared by tests and a benchmark, each with its own needs")]
 
 mod gates;
+mod troubles;
 
 use std::{
     collections::BTreeMap,
@@ -31,6 +32,7 @@ use verdict_client::{
 use verdict_proto::v1::participant_server::ParticipantServer;
 
 pub(crate) use gates::Gates;
+pub(crate) use troubles::Troubles;
 
 pub(crate) const RESOURCES: [&str; 3] = ["seats", "wallet", "tickets"];
 

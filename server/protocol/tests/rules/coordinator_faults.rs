@@ -49,6 +49,33 @@ fn m8_a_deadline_does_not_go_before_votes_that_are_proposed() {
 }
 
 #[test]
+fn s28_a_retry_timer_that_comes_with_the_decision_asks_and_tells_nobody_twice() {
+    let (mut leader, x) = (Leader::new(), xid(1));
+    let first = leader.commit(7, x, listed(&[1, 2]));
+    leader.applies(&first);
+    let due = wake_at(&leader.hears(cannot(1).0)).unwrap().since(at(0));
+    leader.voted(x, 2, PREPARED);
+    // Branch 1 votes by itself just before it would be asked again: its vote is the last.
+    let push = leader.asked(8, Request::Vote { branch: branch(x, 1), vote: PREPARED, reason: None });
+    let votes = leader.applies(&push);
+    let then = leader.applies(&votes);
+    let outcome = leader.outcome(x);
+    assert_eq!(acts(then), [decided(7, x, outcome), tell(x, 1, outcome), tell(x, 2, outcome)]);
+    assert_eq!(acts(leader.wakes(due)), [], "the timer finds nothing to ask");
+
+    // The same when it is told: one attempt at a time, whatever wakes.
+    let due = wake_at(&leader.hears(cannot(1).1)).unwrap().since(at(0));
+    assert_eq!(acts(leader.wakes(due)), [tell(x, 1, outcome)]);
+    assert_eq!(acts(leader.wakes(due + 3_000)), [], "it is being told");
+    let late_vote = leader.asked(9, Request::Vote { branch: branch(x, 1), vote: PREPARED, reason: None });
+    let answers = acts(leader.applies(&late_vote));
+    assert!(!answers.iter().any(|effect| matches!(effect, Effect::Tell { .. })), "{answers:?}");
+    let acknowledged: Vec<Effect> = [1, 2].map(|number| leader.acknowledged(x, number)).concat();
+    leader.applies(&acknowledged);
+    assert_eq!((leader.log.ledger.open_count(), leader.coordinator.held()), (0, Held::default()));
+}
+
+#[test]
 fn what_was_begun_and_never_committed_expires() {
     let (mut leader, x) = (Leader::new(), xid(1));
     let enlists = leader.asked(1, Request::Enlist { xid: x, branches: vec![new(1)], timeout_ms: 700 });

@@ -1,6 +1,9 @@
 //! Deadlines, horizon and skew: design.md sections 3 and 7.
 
-use verdict_protocol::{Change, Command, Order, Outcome, Phase, ReasonCode, Refusal, SettledItem, Settlement, State};
+use verdict_protocol::{
+    Change, Command, Event, LogClock, LogTime, Order, Outcome, Phase, ReasonCode, Refusal, SettledItem, Settlement,
+    State, Xid,
+};
 
 use crate::build::*;
 
@@ -10,6 +13,45 @@ fn m28_log_time_never_runs_backwards() {
     log.clock(5_000);
     log.clock(1_000);
     assert_eq!(log.ledger.at(), at(5_000));
+}
+
+/// Log time is slewed by a tenth at most, whatever the wall clocks of nodes show and whenever a client says that it
+/// began.
+#[test]
+fn s61_clocks_that_step_and_time_zones_move_no_timer_and_no_outcome() {
+    const HOUR: i64 = 3_600_000;
+    const ZONES: [i64; 3] = [5 * HOUR + HOUR * 3 / 4, 0, -8 * HOUR];
+    // By how much each node's wall clock steps after half a second.
+    let steps = [[0; 3], [365 * 24 * HOUR, 0, 0], [-HOUR, -HOUR, 0], [HOUR; 3], [-HOUR, HOUR, HOUR], ZONES];
+    for (off, client_off) in steps.into_iter().flat_map(|off| [-900_i64, 0, 900].map(|client_off| (off, client_off))) {
+        let walls = |ms: u64| off.map(|off| at(ms).as_millis().saturating_add_signed(if ms < 500 { 0 } else { off }));
+        let birth = LogTime::from_millis(START_MS.saturating_add_signed(client_off));
+        let [silent, complete] = [1, 2].map(|n| Xid::new(birth, 1, n));
+        let (mut leader, mut clock) = (Leader::new(), LogClock::start(at(0), 0, &mut walls(0)));
+        for x in [silent, complete] {
+            let commit = leader.commit(7, x, listed(&[1, 2]));
+            leader.applies(&commit);
+            leader.voted(x, 1, PREPARED);
+        }
+        let ended_after = (0..4_000_u64).find(|ms| {
+            if ms % 100 == 0 {
+                clock.steer(ms * 1_000, &mut walls(*ms));
+            }
+            leader.log.now = clock.now(ms * 1_000);
+            let effects = if *ms == 1_500 { leader.voted(complete, 2, PREPARED) } else { leader.hears(Event::Wake) };
+            leader.applies(&effects);
+            leader.log.ledger.outcome(silent).is_some()
+        });
+        let says = format!("nodes off by {off:?}, client by {client_off}: {ended_after:?}");
+        assert!(ended_after.is_some_and(|ms| (1_850..=2_180).contains(&ms)), "two seconds, by no clock: {says}");
+        let reason = leader.log.ledger.status(silent).reason.map(|reason| reason.code);
+        assert_eq!(
+            (leader.log.outcome(silent), reason),
+            (Some(Outcome::Aborted), Some(ReasonCode::Deadline)),
+            "{says}"
+        );
+        assert_eq!(leader.log.outcome(complete), Some(Outcome::Committed), "{says}");
+    }
 }
 
 #[test]
