@@ -6,6 +6,7 @@ use verdict_protocol::{Effect, Event, Order, Outcome, Refusal, Reply, Report, To
 
 use crate::{
     action::say_reply,
+    digest::digest_of,
     participant::Disk,
     scenario::BRANCHES,
     world::{Proposal, World, index_of, key, session_name, xid},
@@ -63,7 +64,9 @@ impl World {
     fn carry_out(&mut self, node: usize, effect: Effect) -> Result<(), String> {
         match effect {
             Effect::Propose { proposal, commands } => {
-                self.node(node).proposals.push(Proposal { id: proposal, commands: Rc::new(commands) });
+                let digest = digest_of(&format!("{commands:?}"));
+                let commands = Rc::new(commands);
+                self.node(node).proposals.push(Proposal { id: proposal, commands, digest });
             }
             Effect::ProposeLater { item } => self.node(node).settled[index_of(item.branch)] = true,
             Effect::Ask { branch, .. } => {

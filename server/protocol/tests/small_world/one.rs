@@ -168,7 +168,7 @@ fn everything_may_be_older_than_the_horizon() {
 #[test]
 fn several_faults_at_once() {
     let left = Left { elections: 1, rollbacks: 1, ..NO_FAULTS };
-    walk("three branches, retried", scenario([Willing, MayRefuse, Reader], &[ALL, ALL], left));
+    walk("three branches", scenario([Willing, MayRefuse, Reader], &[ALL], left));
     let left = Left { elections: 1, rollbacks: 1, unreachable: 1, ..NO_FAULTS };
     walk("two branches, one out of reach", scenario([MayRefuse, Willing, Willing], &[TWO], left));
     let left = Left { elections: 1, wakes: 1, inquiries: 1, restarts: 1, ..NO_FAULTS };

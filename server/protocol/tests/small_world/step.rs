@@ -46,7 +46,7 @@ impl World {
             }
             Action::Append(place) => {
                 let leader = self.leader;
-                let Proposal { id, commands } = self.node(leader).proposals.remove(place);
+                let Proposal { id, commands, .. } = self.node(leader).proposals.remove(place);
                 self.append(Some((leader, id)), Rc::unwrap_or_clone(commands))
             }
             Action::Lose(node, place) => {

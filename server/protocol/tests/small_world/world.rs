@@ -75,6 +75,7 @@ pub struct Client {
 pub struct Proposal {
     pub id: ProposalId,
     pub commands: Rc<Vec<Command>>,
+    pub digest: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -107,6 +108,7 @@ pub struct Log {
 pub struct Item {
     pub entry: Rc<Entry>,
     pub proposer: Option<(usize, ProposalId)>,
+    digest: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -231,7 +233,8 @@ impl World {
         let bug = self.scenario.bug;
         let log = Rc::make_mut(&mut self.log);
         let (length, entry) = (log.items.len() + 1, Rc::new(entry));
-        log.items.push(Item { entry: Rc::clone(&entry), proposer });
+        let digest = digest_of(&(proposer, entry.encode()));
+        log.items.push(Item { entry: Rc::clone(&entry), proposer, digest });
         log.oracle.apply(length as u64, &entry);
         log.ledger.apply(length as u64, &bug.entry(&entry, &log.ledger));
         log.ledger_digest = ledger_digest(&log.ledger);
@@ -319,7 +322,7 @@ impl World {
             let mut hasher = Digest::default();
             (&state.coordinator, state.ledger_digest, state.now, state.wake_at, state.settled).hash(&mut hasher);
             for proposal in &state.proposals {
-                (proposal.id, format!("{:?}", proposal.commands)).hash(&mut hasher);
+                (proposal.id, proposal.digest).hash(&mut hasher);
             }
             state.digest = hasher.finish();
         }
@@ -338,7 +341,7 @@ impl World {
             }
             state.digest.hash(&mut hasher);
             for item in &self.log.items[state.applied..] {
-                (item.proposer, item.entry.encode()).hash(&mut hasher);
+                item.digest.hash(&mut hasher);
             }
         }
         (self.disks, self.took_abort, self.net, self.orders, self.clients, self.left).hash(&mut hasher);
