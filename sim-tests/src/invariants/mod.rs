@@ -30,7 +30,7 @@ mod storage;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use verdict_protocol::{BranchId, Outcome, Xid};
+use verdict_protocol::{BranchId, Outcome, Vote, Xid};
 
 use crate::{
     bank::{Books, Deed},
@@ -166,12 +166,14 @@ impl Evidence {
         ordered.flat_map(of).collect()
     }
 
-    /// Whether this is what a branch hears that is not in the closed list of its transaction: it rolls back, whatever
-    /// the others do.
+    /// Whether this is what a branch hears that is not in the closed list of its transaction, or voted READ_ONLY in it: it
+    /// rolls back, whatever the others do.
     fn has_no_part(&self, branch: BranchId, outcome: Outcome) -> bool {
         let case = self.oracle.cases.get(&branch.xid);
+        let out = |vote: &Option<Vote>| *vote == Some(Vote::ReadOnly);
         outcome == Outcome::Aborted
-            && case.is_some_and(|case| case.closed && !case.branches.contains_key(&branch.number))
+            && case
+                .is_some_and(|case| case.closed && case.branches.get(&branch.number).is_none_or(|(_, vote)| out(vote)))
     }
 
     /// Whether the cluster may have forgotten this transaction.
