@@ -126,6 +126,10 @@ pub enum Event {
         branch: BranchId,
         error: String,
     },
+    /// A participant that could perhaps not be reached has come by itself.
+    Reached {
+        resource: ResourceName,
+    },
     /// A time that was asked for has come.
     Wake,
 }

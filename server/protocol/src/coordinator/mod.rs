@@ -144,6 +144,7 @@ impl Coordinator {
                 }
             }
             Event::Concluded { branch, conclusion } => self.concluded(branch, conclusion, ledger, &mut effects),
+            Event::Reached { resource } => self.reached(now, &resource, ledger, &mut effects),
             Event::Wake => self.wake(now, ledger, &mut effects),
         }
         let first = self.timers.first();

@@ -1,7 +1,7 @@
 //! What comes due: retries, expiry and vote deadlines. A timer decides nothing, it only proposes.
 
 use super::{Coordinator, Effect, Pending};
-use crate::{BranchId, Command, Ledger, LogTime, Phase, Reason, ReasonCode, Xid};
+use crate::{BranchId, Command, Ledger, LogTime, Phase, Reason, ReasonCode, ResourceName, Xid};
 
 /// How long a proposed decision may stay out of the log before it is proposed again, in milliseconds.
 const PROPOSE_AGAIN_MS: u64 = 1_000;
@@ -17,6 +17,31 @@ impl Coordinator {
                 Some(number) => self.wake_branch(now, BranchId { xid, number }, ledger, effects),
                 None => self.wake_transaction(now, xid, ledger, effects),
             }
+        }
+    }
+
+    /// Whoever failed to ask or tell this participant, and waits for its next turn, has it now.
+    pub(super) fn reached(
+        &mut self,
+        now: LogTime,
+        resource: &ResourceName,
+        ledger: &Ledger,
+        effects: &mut Vec<Effect>,
+    ) {
+        let mut turns = Vec::new();
+        for (xid, work) in &mut self.works {
+            let Some(open) = ledger.transaction(*xid) else { continue };
+            for (number, _) in open.branches.iter().filter(|(_, branch)| branch.resource == *resource) {
+                for call in [work.asking.get_mut(number), work.telling.get_mut(number)].into_iter().flatten() {
+                    if call.due.is_some() && call.last_error.is_some() {
+                        self.timers.clear(*xid, Some(*number), &mut call.due);
+                        turns.push(BranchId { xid: *xid, number: *number });
+                    }
+                }
+            }
+        }
+        for branch in turns {
+            self.wake_branch(now, branch, ledger, effects);
         }
     }
 

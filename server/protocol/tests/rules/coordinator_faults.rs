@@ -126,6 +126,32 @@ fn a_branch_whose_turn_came_before_the_list_was_closed_is_asked_then() {
 }
 
 #[test]
+fn a_participant_that_comes_by_itself_is_asked_and_told_at_once() {
+    let seats = || Event::Reached { resource: "seats".try_into().unwrap() };
+    let (mut leader, x) = (Leader::new(), xid(1));
+    let first = leader.commit(7, x, listed(&[1, 2]));
+    leader.applies(&first);
+    assert_eq!(acts(leader.hears(seats())), [], "it is being asked");
+    leader.hears(cannot(1).0);
+    assert_eq!(acts(leader.hears(Event::Reached { resource: "wallet".try_into().unwrap() })), [], "not its branch");
+    assert_eq!(acts(leader.hears(seats())), [ask(x, 1, 2_000)]);
+    assert_eq!(acts(leader.hears(seats())), [], "once");
+    assert_eq!(acts(leader.wakes(100)), [], "its turn is not set twice");
+    leader.voted(x, 1, PREPARED);
+    let votes = leader.voted(x, 2, PREPARED);
+    leader.applies(&votes);
+    let outcome = leader.outcome(x);
+    leader.hears(cannot(1).1);
+    let acknowledged = leader.acknowledged(x, 2);
+    assert_eq!(acts(leader.hears(seats())), [tell(x, 1, outcome)], "not who has acknowledged");
+    leader.applies(&acknowledged);
+    let acknowledged = leader.acknowledged(x, 1);
+    leader.applies(&acknowledged);
+    assert_eq!(acts(leader.hears(seats())), []);
+    assert_eq!(leader.coordinator.held(), Held::default());
+}
+
+#[test]
 fn a_settlement_that_is_acknowledged_and_lost_is_told_again() {
     let (mut leader, x) = (Leader::new(), xid(1));
     let first = leader.commit(7, x, voted(&[(1, PREPARED)]));
