@@ -7,8 +7,10 @@ use tracing::{info, warn};
 use verdict_protocol::{ClusterId, Rules, Secret};
 use verdict_raft_log::Replica;
 
-use crate::{engine::Engine, walls::Walls};
+use crate::{engine::Engine, streams::Streams, walls::Walls};
 
+/// How often a leader with streams makes sure that it still leads.
+const CONFIRM_EVERY: Duration = Duration::from_secs(1);
 /// How often log time is steered towards the majority's clocks.
 const STEER_EVERY: Duration = Duration::from_secs(1);
 /// How often a leader looks whether its cluster is founded.
@@ -16,8 +18,8 @@ const FOUND_EVERY: Duration = Duration::from_millis(50);
 /// How long a first leader waits for the clocks of nodes that it has not heard yet.
 const CLOCKS_WITHIN: Duration = Duration::from_secs(2);
 
-/// Tells the engine who leads, until it is dropped.
-pub(crate) async fn watch(engine: Arc<Engine>, replica: Replica) {
+/// Tells the engine and the streams who leads, until it is dropped.
+pub(crate) async fn watch(engine: Arc<Engine>, streams: Streams, replica: Replica) {
     let mut seen = replica.status();
     let mut led: Option<u64> = None;
     loop {
@@ -27,10 +29,12 @@ pub(crate) async fn watch(engine: Arc<Engine>, replica: Replica) {
             if led.is_some() {
                 info!(term = led, "leads no more");
                 engine.deposed();
+                streams.depose();
             }
             if let Some(term) = leads {
                 info!(term, "leads");
                 engine.lead(term);
+                streams.lead();
             }
             led = leads;
         }
@@ -55,6 +59,20 @@ pub(crate) async fn steer(engine: Arc<Engine>) {
     loop {
         sleep(STEER_EVERY).await;
         engine.steer();
+    }
+}
+
+/// Ends the streams of a leader that no majority confirms, until it is dropped: it may have been deposed and not have
+/// heard of it, and the participants are asked by the next.
+pub(crate) async fn confirm(streams: Streams, replica: Replica) {
+    loop {
+        sleep(CONFIRM_EVERY).await;
+        if !streams.is_empty()
+            && let Err(error) = replica.read_barrier().await
+        {
+            warn!(%error, "no majority confirms that this node leads: its participants are to look elsewhere");
+            streams.end_all();
+        }
     }
 }
 

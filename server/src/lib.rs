@@ -3,7 +3,7 @@
 //! ```text
 //!   clients ──▶ rpc ──▶ Engine ──▶ proposer ──▶ replicated log ──▶ Machine ──▶ ledger
 //!                         ▲  │                                                   │ changes
-//!                         │  └──▶ participants (prepare, commit, roll back)      │
+//!                         │  └──▶ participants, at endpoints or by streams       │
 //!                         └────────────── coordinator's rules ◀─────────────────┘
 //! ```
 //!
@@ -21,12 +21,13 @@ mod proposer;
 mod recent;
 mod rpc;
 mod seams;
+mod streams;
 mod tasks;
 mod walls;
 mod wire;
 
 pub use node::{Node, StartError};
-pub use options::{LogOptions, Options, OptionsError, WatchOptions};
+pub use options::{LogOptions, Options, OptionsError, Reach, WatchOptions};
 pub use peers::MAX_MESSAGE;
 pub use rpc::Services;
 pub use seams::{GrpcLinks, Links, Participants, Seams};

@@ -1,6 +1,6 @@
 //! One node: opens its disk, joins its cluster, and serves.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use thiserror::Error;
@@ -9,8 +9,9 @@ use verdict_protocol::{ClusterId, Patience, Secret};
 use verdict_raft_log::{Replica, Status, TransferError};
 
 use crate::{
-    Options, OptionsError, Services, engine::Engine, leadership, machine::LedgerMachine, outbound::Outbound,
-    peers::TonicPeers, proposer, recent::Recent, rpc::Front, seams::Seams, tasks::Tasks, walls::Walls,
+    Options, OptionsError, Reach, Services, engine::Engine, leadership, machine::LedgerMachine, outbound::Outbound,
+    peers::TonicPeers, proposer, recent::Recent, rpc::Front, seams::Seams, streams::Streams, tasks::Tasks,
+    walls::Walls,
 };
 
 /// How long a graceful stop tries to hand the leadership over.
@@ -49,7 +50,19 @@ impl Node {
         let tasks = Tasks::new();
         let walls = Arc::new(Walls::new(clock));
 
-        let participants = links.participants(&options.resources).map_err(StartError::Participants)?;
+        let (mut endpoints, mut by_stream) = (BTreeMap::new(), Vec::new());
+        for (name, reach) in &options.resources {
+            match reach {
+                Reach::Endpoint(address) => drop(endpoints.insert(name.clone(), address.clone())),
+                Reach::Stream => by_stream.push(name.clone()),
+            }
+        }
+        let mut participants = links.participants(&endpoints).map_err(StartError::Participants)?;
+        let streams = Streams::new(by_stream.iter().cloned(), tasks.clone());
+        for name in by_stream {
+            let participant = links.stream(&name, streams.manager(name.clone()));
+            participants.insert(name, participant);
+        }
         let outbound = Outbound::new(participants, tasks.clone());
         let patience = Patience {
             least_vote_ms: millis(options.least_vote_timeout),
@@ -81,9 +94,10 @@ impl Node {
         let replica = Replica::start(log, disk, log_driver, machine, link).await?;
 
         let (cluster, secret) = (ClusterId(random.random()), Secret(random.random()));
-        tasks.spawn(leadership::watch(Arc::clone(&engine), replica.clone()));
+        tasks.spawn(leadership::watch(Arc::clone(&engine), streams.clone(), replica.clone()));
         tasks.spawn(leadership::keep_time(Arc::clone(&engine)));
         tasks.spawn(leadership::steer(Arc::clone(&engine)));
+        tasks.spawn(leadership::confirm(streams.clone(), replica.clone()));
         let nodes = options.nodes.len();
         let (engine_too, walls_too) = (Arc::clone(&engine), Arc::clone(&walls));
         let founding = leadership::found(engine_too, walls_too, nodes, cluster, secret, options.rules);
@@ -91,7 +105,7 @@ impl Node {
         tasks.spawn(proposer::run(Arc::clone(&engine), replica.clone()));
         let calls = Semaphore::new(options.max_calls);
         let watchers = Arc::new(Semaphore::new(options.watch.watchers));
-        let front = Front { options, engine, replica: replica.clone(), peers, walls, calls, recent, watchers };
+        let front = Front { options, engine, replica: replica.clone(), peers, walls, streams, calls, recent, watchers };
         let services = Services::new(front);
         Ok(Self { replica, services, tasks })
     }

@@ -14,8 +14,8 @@ pub struct Options {
     pub node: NodeId,
     /// All nodes with the addresses (`host:port`) that they serve on, this one included.
     pub nodes: BTreeMap<NodeId, String>,
-    /// The participants that can be enlisted, each with its endpoint (`http://host:port`).
-    pub resources: BTreeMap<ResourceName, String>,
+    /// The participants that can be enlisted.
+    pub resources: BTreeMap<ResourceName, Reach>,
     /// How long the branches may take to vote, where Commit does not say.
     pub vote_timeout: Duration,
     /// The longest that Commit may say.
@@ -52,6 +52,15 @@ pub struct WatchOptions {
 impl WatchOptions {
     /// More than a node could serve.
     pub const MOST_WATCHERS: usize = 100_000;
+}
+
+/// How a participant is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// At `http://host:port`.
+    Endpoint(String),
+    /// By the streams that it opens to the leader.
+    Stream,
 }
 
 /// Of the replicated log.

@@ -87,5 +87,5 @@ impl Outbound {
 }
 
 fn unknown(resource: &ResourceName) -> String {
-    format!("resource {resource} is not in this node's configuration: add its endpoint to [resources]")
+    format!("resource {resource} is not in this node's configuration: add it to [resources]")
 }

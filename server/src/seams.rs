@@ -28,11 +28,14 @@ pub struct Seams {
 
 /// How a node reaches others.
 pub trait Links: fmt::Debug + Send + Sync + 'static {
-    /// The participants that the configuration names, each with its endpoint.
+    /// The participants that the configuration names with an endpoint.
     ///
     /// # Errors
     /// A sentence that names the endpoint and what is wrong with it.
     fn participants(&self, resources: &BTreeMap<ResourceName, String>) -> Result<Participants, String>;
+
+    /// A participant that is reached by the streams that it opens, given the plain way: the simulator wraps it in faults.
+    fn stream(&self, resource: &ResourceName, plain: Arc<dyn ResourceManager>) -> Arc<dyn ResourceManager>;
 
     /// The link to the other nodes, given the plain one: the simulator wraps it in faults.
     fn peers(&self, node: NodeId, plain: Arc<dyn PeerLink>) -> Arc<dyn PeerLink>;
@@ -61,6 +64,10 @@ impl Links for GrpcLinks {
                 Ok((name.clone(), Arc::new(participant) as Arc<dyn ResourceManager>))
             })
             .collect()
+    }
+
+    fn stream(&self, _: &ResourceName, plain: Arc<dyn ResourceManager>) -> Arc<dyn ResourceManager> {
+        plain
     }
 
     fn peers(&self, _: NodeId, plain: Arc<dyn PeerLink>) -> Arc<dyn PeerLink> {

@@ -66,6 +66,9 @@ fn s65_each_wrong_key_is_named_with_what_to_do() {
             below("[resources]\nseats = \"127.0.0.1:2\""),
             "resources.seats: \"127.0.0.1:2\" is no endpoint: write http://",
         ),
+        (below("[resources]\nseats = \"streams\""), "or stream if the participant opens a stream itself"),
+        (below("[resources]\nseats = \"Stream\""), "resources.seats: \"Stream\" is no endpoint"),
+        (below("[resources]\nseats = true"), "resources.seats: must be a text in quotes, but it is true"),
         (
             below("[resources]\nseats = \"https://127.0.0.1:2\""),
             "resources.seats: \"https://127.0.0.1:2\" asks for TLS",

@@ -19,15 +19,15 @@ use crate::wire::{self, WireError};
 
 /// The shared state of all calls of one handle.
 #[derive(Debug)]
-pub(super) struct Caller {
+pub(crate) struct Caller {
     attempt_timeout: Duration,
     backoff: Backoff,
     shared: Mutex<Shared>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    routes: Routes,
+pub(super) struct Shared {
+    pub(super) routes: Routes,
     random: StdRng,
 }
 
@@ -67,7 +67,7 @@ impl Caller {
     }
 
     /// The pause after so many failures in a row.
-    pub(super) fn pause(&self, failures: u32) -> Duration {
+    pub(crate) fn pause(&self, failures: u32) -> Duration {
         self.backoff.pause(failures, &mut self.shared().random)
     }
 
@@ -175,7 +175,7 @@ impl Caller {
     }
 
     /// A node answered that it can't serve this now. True if it named another that is to be tried.
-    fn turn_away(&self, node: &str, leader: Option<&str>) -> bool {
+    pub(super) fn turn_away(&self, node: &str, leader: Option<&str>) -> bool {
         let mut shared = self.shared();
         let now = Instant::now();
         shared.routes.move_on(node);
@@ -185,7 +185,7 @@ impl Caller {
     }
 
     /// Nothing panics while it is held, and what it guards is only where to ask next.
-    fn shared(&self) -> MutexGuard<'_, Shared> {
+    pub(super) fn shared(&self) -> MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

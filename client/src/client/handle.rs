@@ -372,6 +372,10 @@ impl Verdict {
         self.deadline
     }
 
+    pub(crate) fn caller(&self) -> &Arc<Caller> {
+        &self.caller
+    }
+
     pub(crate) fn jitter(&self, duration: Duration) -> Duration {
         self.caller.jitter(duration)
     }

@@ -6,6 +6,7 @@
 
 mod call;
 mod error;
+mod follow;
 mod handle;
 mod local;
 mod options;
@@ -15,6 +16,7 @@ mod status;
 mod transaction;
 mod watch;
 
+pub(crate) use self::follow::Next;
 pub use self::{
     error::{CallError, RefusalCode},
     handle::Verdict,

@@ -1,19 +1,21 @@
 //! What a participant must do, and everything that helps it to.
 //!
 //! ```text
-//!   Verdict ──Prepare, Commit, Rollback, Recover──▶ Handlers ──▶ dyn ResourceManager ──▶ its own database
+//!   Verdict ──Prepare, Commit, Rollback, Recover──▶ Handlers, or Stream ──▶ dyn ResourceManager ──▶ its own database
 //!      ▲                                               │ Inquiry
 //!      └────────────────── Inquire ────────────────────┘ for each branch held prepared for too long
 //! ```
 //!
 //! [`ResourceManager`] is the contract, [`crate::conformance`] checks it, [`rules`] is its one transition table,
-//! [`Participants`] serves it over gRPC and asks Verdict about branches in doubt.
+//! [`Participants`] serves it over gRPC, or attaches it to the cluster by a stream, and asks Verdict about branches in
+//! doubt.
 
 mod fence;
 mod inquiry;
 mod remote;
 pub mod rules;
 mod server;
+mod stream;
 
 use std::{error::Error, fmt, time::Duration};
 
@@ -26,6 +28,7 @@ pub use self::{
     inquiry::InquiryOptions,
     remote::RemoteParticipant,
     server::{Handlers, ParticipantOptions, Participants, RunError},
+    stream::StreamStatus,
 };
 
 /// On every message to a participant: which cluster speaks, in which term, and how far it has forgotten.

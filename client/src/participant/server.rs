@@ -1,11 +1,11 @@
-//! Serves resource managers over gRPC.
+//! Resource managers, asked over gRPC or through a stream.
 //!
 //! ```text
-//!   call ─▶ parse ─▶ which manager? ─▶ a task of its own ─▶ ResourceManager ─▶ reply
-//!                                      └ counted: bounded, awaited by stop()
+//!   call, or stream ─▶ parse ─▶ which manager? ─▶ a task of its own ─▶ ResourceManager ─▶ reply
+//!                                                 └ counted: bounded, awaited by stop()
 //! ```
 //!
-//! A caller that goes away, or whose deadline passes, drops the handler but not the task.
+//! A caller that goes away, or whose deadline passes, or whose stream breaks, drops the handler but not the task.
 
 use std::{
     collections::BTreeMap,
@@ -25,6 +25,7 @@ use verdict_protocol::ResourceName;
 use super::{
     OnePhase, Prepare, ResourceManager, Settle,
     inquiry::{Inquiry, InquiryOptions},
+    stream::{Stream, StreamStatus},
 };
 use crate::{
     Verdict,
@@ -35,6 +36,7 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub struct ParticipantOptions {
     /// How many calls run at a time; more are refused and come again. It bounds memory: each holds at most a payload.
+    /// It is the credit that a stream gives, up to 4,096.
     pub in_flight: u32,
     /// How many branches a Recover lists, so that its reply stays well under gRPC's 4 MiB.
     pub recover_limit: usize,
@@ -47,8 +49,28 @@ impl Default for ParticipantOptions {
     }
 }
 
-/// Resource managers of this process, by name: served over gRPC, and each branch that they hold in doubt for too long
-/// asked about. Stop it with [`Participants::stop`]; dropped, it stops asking at once.
+/// Resource managers of this process, by name: attached to the cluster by a stream, or served over gRPC, or both; and
+/// each branch that they hold in doubt for too long asked about. Stop it with [`Participants::stop`]; dropped, it stops
+/// asking at once.
+///
+/// A participant that the cluster's configuration declares as a `stream` needs no address:
+///
+/// ```no_run
+/// # async fn attach(manager: impl verdict_client::participant::ResourceManager) -> Result<(), Box<dyn std::error::Error>> {
+/// use std::sync::Arc;
+/// use verdict_client::{Options, Verdict, participant::{ParticipantOptions, Participants}};
+///
+/// let verdict = Verdict::new(Options::new(["127.0.0.1:7101", "127.0.0.1:7102", "127.0.0.1:7103"]))?;
+/// let mut participants =
+///     Participants::start([("seats".try_into()?, Arc::new(manager) as _)], verdict, ParticipantOptions::default());
+/// participants.attach();
+/// // Until the process is to end:
+/// participants.stop().await;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// One that is declared with its endpoint is served there:
 ///
 /// ```no_run
 /// # async fn serve(manager: impl verdict_client::participant::ResourceManager) -> Result<(), Box<dyn std::error::Error>> {
@@ -71,7 +93,9 @@ impl Default for ParticipantOptions {
 #[derive(Debug)]
 pub struct Participants {
     shared: Arc<Shared>,
+    verdict: Verdict,
     inquiry: Inquiry,
+    stream: Option<Stream>,
 }
 
 #[derive(Debug)]
@@ -104,7 +128,8 @@ impl From<RunError> for Status {
 }
 
 impl Participants {
-    /// Starts to ask `verdict` about branches in doubt. Serve [`Participants::handlers`] as well.
+    /// Starts to ask `verdict` about branches in doubt. [`Participants::attach`] it, or serve
+    /// [`Participants::handlers`], as well.
     #[must_use]
     pub fn start(
         managers: impl IntoIterator<Item = (ResourceName, Arc<dyn ResourceManager>)>,
@@ -117,8 +142,21 @@ impl Participants {
             permits: Arc::new(Semaphore::new(options.in_flight as usize)),
             stopping: AtomicBool::new(false),
         });
-        let inquiry = Inquiry::start(shared.clone(), verdict);
-        Self { shared, inquiry }
+        let inquiry = Inquiry::start(shared.clone(), verdict.clone());
+        Self { shared, verdict, inquiry, stream: None }
+    }
+
+    /// Opens a stream to the cluster's leader, through which all resources here are asked, and keeps it: whenever it
+    /// ends it is opened again, at whoever leads by then. A second time changes nothing.
+    pub fn attach(&mut self) {
+        let start = || Stream::start(self.shared.clone(), self.verdict.clone());
+        self.stream.get_or_insert_with(start);
+    }
+
+    /// Whether the stream stands; none before [`Participants::attach`].
+    #[must_use]
+    pub fn stream(&self) -> Option<StreamStatus> {
+        self.stream.as_ref().map(Stream::status)
     }
 
     /// The gRPC service, for `ParticipantServer::new`.
@@ -127,13 +165,20 @@ impl Participants {
         Handlers { shared: self.shared.clone() }
     }
 
-    /// Refuses new calls, lets those that run come to their end, stops asking.
+    /// Refuses new calls, lets those that run come to their end, stops asking. A stream takes the last replies along
+    /// before it ends.
     pub async fn stop(self) {
+        if let Some(stream) = &self.stream {
+            stream.leave();
+        }
         self.shared.stopping.store(true, Ordering::Release);
         self.inquiry.stop();
         // All permits are back when nothing runs. The semaphore is never closed, so this can't fail.
         let drained = self.shared.permits.acquire_many(self.shared.options.in_flight).await;
         drop(drained);
+        if let Some(stream) = self.stream {
+            stream.ended().await;
+        }
     }
 }
 
@@ -163,6 +208,38 @@ impl Shared {
             Status::not_found(format!("no resource {resource} here, only {names}: check the cluster's configuration"))
         })
     }
+
+    pub(super) async fn prepare(&self, request: v1::PrepareRequest) -> Result<v1::PrepareResponse, Status> {
+        let request = Prepare::from_wire(request)?;
+        let manager = self.manager(&request.resource)?;
+        Ok(self.run(async move { manager.prepare(request).await }).await??.to_wire())
+    }
+
+    pub(super) async fn commit(&self, request: v1::SettleRequest) -> Result<v1::SettleResponse, Status> {
+        let request = Settle::from_wire(request)?;
+        let manager = self.manager(&request.resource)?;
+        Ok(self.run(async move { manager.commit(request).await }).await??.to_wire())
+    }
+
+    pub(super) async fn rollback(&self, request: v1::SettleRequest) -> Result<v1::SettleResponse, Status> {
+        let request = Settle::from_wire(request)?;
+        let manager = self.manager(&request.resource)?;
+        Ok(self.run(async move { manager.rollback(request).await }).await??.to_wire())
+    }
+
+    pub(super) async fn commit_one_phase(&self, request: v1::OnePhaseRequest) -> Result<v1::OnePhaseResponse, Status> {
+        let request = OnePhase::from_wire(request)?;
+        let manager = self.manager(&request.resource)?;
+        Ok(self.run(async move { manager.commit_one_phase(request).await }).await??.to_wire())
+    }
+
+    pub(super) async fn recover(&self, request: v1::RecoverRequest) -> Result<v1::RecoverResponse, Status> {
+        let resource = ResourceName::try_from(request.resource).map_err(crate::wire::WireError::from)?;
+        let manager = self.manager(&resource)?;
+        let limit = self.options.recover_limit;
+        let prepared = self.run(async move { manager.recover(limit).await }).await??;
+        Ok(v1::RecoverResponse { prepared: prepared.into_iter().map(ToWire::to_wire).collect() })
+    }
 }
 
 /// The gRPC service of [`Participants`].
@@ -174,43 +251,25 @@ pub struct Handlers {
 #[tonic::async_trait]
 impl Participant for Handlers {
     async fn prepare(&self, request: Request<v1::PrepareRequest>) -> Result<Response<v1::PrepareResponse>, Status> {
-        let request = Prepare::from_wire(request.into_inner())?;
-        let manager = self.shared.manager(&request.resource)?;
-        let voted = self.shared.run(async move { manager.prepare(request).await }).await??;
-        Ok(Response::new(voted.to_wire()))
+        self.shared.prepare(request.into_inner()).await.map(Response::new)
     }
 
     async fn commit(&self, request: Request<v1::SettleRequest>) -> Result<Response<v1::SettleResponse>, Status> {
-        let request = Settle::from_wire(request.into_inner())?;
-        let manager = self.shared.manager(&request.resource)?;
-        let settled = self.shared.run(async move { manager.commit(request).await }).await??;
-        Ok(Response::new(settled.to_wire()))
+        self.shared.commit(request.into_inner()).await.map(Response::new)
     }
 
     async fn rollback(&self, request: Request<v1::SettleRequest>) -> Result<Response<v1::SettleResponse>, Status> {
-        let request = Settle::from_wire(request.into_inner())?;
-        let manager = self.shared.manager(&request.resource)?;
-        let settled = self.shared.run(async move { manager.rollback(request).await }).await??;
-        Ok(Response::new(settled.to_wire()))
+        self.shared.rollback(request.into_inner()).await.map(Response::new)
     }
 
     async fn commit_one_phase(
         &self,
         request: Request<v1::OnePhaseRequest>,
     ) -> Result<Response<v1::OnePhaseResponse>, Status> {
-        let request = OnePhase::from_wire(request.into_inner())?;
-        let manager = self.shared.manager(&request.resource)?;
-        let concluded = self.shared.run(async move { manager.commit_one_phase(request).await }).await??;
-        Ok(Response::new(concluded.to_wire()))
+        self.shared.commit_one_phase(request.into_inner()).await.map(Response::new)
     }
 
     async fn recover(&self, request: Request<v1::RecoverRequest>) -> Result<Response<v1::RecoverResponse>, Status> {
-        let request = request.into_inner();
-        let resource = ResourceName::try_from(request.resource).map_err(crate::wire::WireError::from)?;
-        let manager = self.shared.manager(&resource)?;
-        let limit = self.shared.options.recover_limit;
-        let prepared = self.shared.run(async move { manager.recover(limit).await }).await??;
-        let prepared = prepared.into_iter().map(ToWire::to_wire).collect();
-        Ok(Response::new(v1::RecoverResponse { prepared }))
+        self.shared.recover(request.into_inner()).await.map(Response::new)
     }
 }

@@ -10,7 +10,7 @@ use std::{
 use futures_util::{Stream, stream};
 use tokio::task::JoinHandle;
 use tonic::{
-    Code, Request, Response, Status,
+    Code, Request, Response, Status, Streaming,
     transport::server::{Server, TcpIncoming},
 };
 use verdict_client::{Options, Xid, wire};
@@ -239,6 +239,8 @@ impl Transactions for Service {
 
 #[tonic::async_trait]
 impl Branches for Service {
+    type AttachStream = futures_util::stream::Empty<Result<v1::Down, Status>>;
+
     async fn vote(&self, request: Request<v1::VoteRequest>) -> Result<Response<v1::BranchOrder>, Status> {
         self.order(request.into_inner().branch.unwrap_or_default().xid, Call::Vote).await
     }
@@ -257,6 +259,10 @@ impl Branches for Service {
     async fn inquire(&self, request: Request<v1::InquireRequest>) -> Result<Response<v1::BranchOrder>, Status> {
         let v1::BranchId { xid, number } = request.into_inner().branch.unwrap_or_default();
         self.order(xid, Call::Inquire(number)).await
+    }
+
+    async fn attach(&self, _: Request<Streaming<v1::Up>>) -> Result<Response<Self::AttachStream>, Status> {
+        Err(Status::unimplemented("nobody attaches here"))
     }
 }
 

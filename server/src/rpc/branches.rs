@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 use verdict_client::wire::ToWire as _;
 use verdict_proto::v1::{
-    BranchOrder, InquireRequest, ReportSettledRequest, ReportSettledResponse, VoteRequest, branches_server::Branches,
+    BranchOrder, InquireRequest, ReportSettledRequest, ReportSettledResponse, Up, VoteRequest, branches_server::Branches,
 };
 use verdict_protocol::{self as protocol, BranchId, Order, Refusal, Reply};
 
 use super::{
+    attach::Downs,
     failure::Failure,
     route::{Call, Front},
 };
@@ -23,6 +24,8 @@ pub(super) struct Service(pub(super) Arc<Front>);
 
 #[tonic::async_trait]
 impl Branches for Service {
+    type AttachStream = Downs;
+
     async fn vote(&self, request: Request<VoteRequest>) -> Result<Response<BranchOrder>, Status> {
         self.0.route(request.into_inner()).await
     }
@@ -36,6 +39,10 @@ impl Branches for Service {
 
     async fn inquire(&self, request: Request<InquireRequest>) -> Result<Response<BranchOrder>, Status> {
         self.0.route(request.into_inner()).await
+    }
+
+    async fn attach(&self, request: Request<Streaming<Up>>) -> Result<Response<Downs>, Status> {
+        self.0.attach(request.into_inner()).await
     }
 }
 

@@ -31,6 +31,13 @@ pub(crate) enum Failure {
     Stopped { reason: String },
     #[error("{0}")]
     NotTransferred(String),
+    /// A stream is for resources that the configuration says are reached so.
+    #[error("{0}")]
+    NoSuchResource(String),
+    #[error("the stream began without a hello, or it came too late: open another")]
+    NoHello,
+    #[error("this node has {limit} streams already: ask again")]
+    TooManyStreams { limit: usize },
     /// What the leader said to a forwarded call.
     #[error("{0}")]
     Forwarded(Status),
@@ -66,7 +73,10 @@ impl Failure {
             | Self::TooManyCalls { .. }
             | Self::TooManyWatchers { .. }
             | Self::Stopped { .. }
-            | Self::NotTransferred(_) => false,
+            | Self::NotTransferred(_)
+            | Self::NoSuchResource(_)
+            | Self::NoHello
+            | Self::TooManyStreams { .. } => false,
         }
     }
 
@@ -83,6 +93,9 @@ impl Failure {
             }
             Self::Stopped { .. } => (Code::Unavailable, Detail::Storage, ELECTION_MS),
             Self::NotTransferred(_) => (Code::FailedPrecondition, Detail::Invalid, 0),
+            Self::NoSuchResource(_) => (Code::NotFound, Detail::UnknownResource, 0),
+            Self::NoHello => (Code::Unavailable, Detail::Interrupted, 0),
+            Self::TooManyStreams { .. } => (Code::ResourceExhausted, Detail::Overloaded, OVERLOAD_MS),
             Self::Forwarded(status) => return status,
         };
         let (leader, leader_address) = leader.unwrap_or((NodeId(0), ""));

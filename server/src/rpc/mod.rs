@@ -7,6 +7,7 @@
 //!
 //! A forwarded call is never forwarded again: a node that was leader a moment ago says so.
 
+mod attach;
 mod branches;
 mod failure;
 mod operator;

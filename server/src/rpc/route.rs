@@ -15,7 +15,7 @@ use verdict_protocol::{Refusal, Reply, Request};
 use verdict_raft_log::{NodeId, Replica};
 
 use super::failure::Failure;
-use crate::{Options, engine::Engine, peers::TonicPeers, recent::Recent, walls::Walls};
+use crate::{Options, engine::Engine, peers::TonicPeers, recent::Recent, streams::Streams, walls::Walls};
 
 /// How long a call waits for another leader: about what two elections take. Without one by then the client tries
 /// elsewhere.
@@ -31,6 +31,7 @@ pub(crate) struct Front {
     pub(crate) replica: Replica,
     pub(crate) peers: Arc<TonicPeers>,
     pub(crate) walls: Arc<Walls>,
+    pub(crate) streams: Streams,
     /// Calls that wait for another node, or for a read barrier.
     pub(crate) calls: Semaphore,
     pub(crate) recent: Arc<Recent>,
@@ -81,7 +82,7 @@ impl Front {
     }
 
     /// Waits until this node leads, as others say that it does: it may be elected and not know all of the past yet.
-    async fn leads_soon(&self) -> bool {
+    pub(super) async fn leads_soon(&self) -> bool {
         let by = Instant::now() + LEADER_WITHIN;
         loop {
             let changed = self.engine.leadership.notified();
@@ -169,7 +170,7 @@ impl Front {
         Failure::TooManyCalls { limit: self.options.max_calls }
     }
 
-    fn no_leader(&self) -> Failure {
+    pub(super) fn no_leader(&self) -> Failure {
         self.stopped().unwrap_or(Failure::NoLeader)
     }
 
@@ -180,6 +181,11 @@ impl Front {
     pub(super) fn leader(&self) -> Option<(NodeId, &str)> {
         let leader = self.engine.leader()?;
         Some((leader, self.options.nodes.get(&leader).map_or("", String::as_str)))
+    }
+
+    /// Whom to try instead of this node.
+    pub(super) fn leader_elsewhere(&self) -> Option<(NodeId, &str)> {
+        self.leader().filter(|(leader, _)| *leader != self.options.node)
     }
 
     pub(super) fn name_leader(&self, metadata: &mut MetadataMap) {

@@ -23,7 +23,7 @@ use tokio::{task::JoinHandle, time::Instant};
 use tonic::transport::Server;
 use verdict_client::{
     BranchId, Reason, ResourceName, Verdict,
-    participant::{ParticipantOptions, Participants, ResourceManager},
+    participant::{ParticipantOptions, Participants, ResourceManager, StreamStatus},
     resource::{
         Reservation,
         memory::{Ledger, Memory},
@@ -83,6 +83,8 @@ pub(crate) struct Cluster {
     pub(crate) nodes: BTreeMap<u64, String>,
     processes: BTreeMap<u64, Child>,
     pub(crate) participants: BTreeMap<String, Memory<Effects>>,
+    /// Of those that are reached by stream.
+    pub(crate) attached: BTreeMap<String, Participants>,
     _serving: Vec<JoinHandle<()>>,
 }
 
@@ -97,6 +99,23 @@ impl Cluster {
 
     /// With these tables in each node's configuration.
     pub(crate) async fn start_as(wrap: &Wrap, tables: &str) -> Self {
+        Self::start_all(wrap, tables, &[], &[]).await
+    }
+
+    /// All participants are attached by streams.
+    pub(crate) async fn start_attached(wrap: &Wrap) -> Self {
+        let cluster = Self::start_by_stream(wrap, &RESOURCES, &[]).await;
+        cluster.all_attached(cluster.leader().await).await;
+        cluster
+    }
+
+    /// These of the participants are attached by streams; those are declared so, and nobody is there.
+    pub(crate) async fn start_by_stream(wrap: &Wrap, by_stream: &[&str], absent: &[&str]) -> Self {
+        Self::start_all(wrap, "", by_stream, absent).await
+    }
+
+    async fn start_all(wrap: &Wrap, tables: &str, by_stream: &[&str], absent: &[&str]) -> Self {
+        let mut attached = BTreeMap::new();
         let nodes: BTreeMap<u64, String> = (1..=3).zip(free_addresses(3)).collect();
         let mut participants = BTreeMap::new();
         let mut endpoints = BTreeMap::new();
@@ -106,7 +125,16 @@ impl Cluster {
             let manager = wrap(name, Arc::new(memory.open()));
             let verdict = Verdict::new(verdict_client::Options::new(nodes.values().cloned())).unwrap();
             let resource = ResourceName::try_from(name).unwrap();
-            let served = Participants::start([(resource, manager)], verdict, ParticipantOptions::default());
+            participants.insert(name.to_owned(), memory);
+            if absent.contains(&name) {
+                continue;
+            }
+            let mut served = Participants::start([(resource, manager)], verdict, ParticipantOptions::default());
+            if by_stream.contains(&name) {
+                served.attach();
+                attached.insert(name.to_owned(), served);
+                continue;
+            }
             let listen = address.parse().unwrap();
             serving.push(tokio::spawn(async move {
                 let service = ParticipantServer::new(served.handlers());
@@ -114,7 +142,6 @@ impl Cluster {
                 served.stop().await;
             }));
             endpoints.insert(name, address);
-            participants.insert(name.to_owned(), memory);
         }
         let data = tempfile::tempdir().unwrap();
         for node in nodes.keys() {
@@ -129,15 +156,34 @@ impl Cluster {
             for (name, address) in &endpoints {
                 writeln!(config, "{name} = \"http://{address}\"").unwrap();
             }
+            for name in RESOURCES.iter().filter(|name| !endpoints.contains_key(*name)) {
+                writeln!(config, "{name} = \"stream\"").unwrap();
+            }
             config.push_str(tables);
             fs::write(data.path().join(format!("node-{node}.toml")), config).unwrap();
         }
-        let mut cluster = Self { data, nodes, processes: BTreeMap::new(), participants, _serving: serving };
+        let mut cluster = Self { data, nodes, processes: BTreeMap::new(), participants, attached, _serving: serving };
         for node in cluster.nodes.clone().into_keys() {
             cluster.start_node(node);
         }
         cluster.leader().await;
         cluster
+    }
+
+    /// Waits until every participant that opens a stream has it to this node.
+    pub(crate) async fn all_attached(&self, node: u64) {
+        let to = Some(StreamStatus::Attached { node });
+        let all = |cluster: &Self| cluster.attached.values().all(|participants| participants.stream() == to);
+        self.wait_for("all are attached", all).await;
+    }
+
+    /// Another process of this participant: the same database, another stream.
+    pub(crate) fn replica(&self, resource: &str, wrap: &Wrap) -> Participants {
+        let manager = wrap(resource, Arc::new(self.participants[resource].open()));
+        let mut replica =
+            Participants::start([(name(resource), manager)], self.client(), ParticipantOptions::default());
+        replica.attach();
+        replica
     }
 
     fn file(&self, name: String) -> PathBuf {

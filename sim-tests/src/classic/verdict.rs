@@ -35,7 +35,7 @@ use verdict_raft_log::{
     NodeId,
     files::{Spawn, testing::SimDisk},
 };
-use verdict_server::{Node, Options, Seams, Services};
+use verdict_server::{Node, Options, Reach, Seams, Services};
 
 use self::watched::{WatchedDisk, WatchedLinks, WatchedRow};
 use super::{
@@ -129,7 +129,7 @@ fn options(node: u64) -> Options {
     let address = |node| (NodeId(node), format!("{}:{NODE_PORT}", node_ip(node)));
     let mut options = Options::new(CLUSTER, NodeId(node), (1..=NODES).map(address).collect());
     // The links take the name for the address.
-    options.resources = (0..PARTICIPANTS.len()).map(|row| (resource(row), String::new())).collect();
+    options.resources = (0..PARTICIPANTS.len()).map(|row| (resource(row), Reach::Endpoint(String::new()))).collect();
     options
 }
 

@@ -38,6 +38,10 @@ pub(super) struct WatchedLinks {
 }
 
 impl Links for WatchedLinks {
+    fn stream(&self, _: &ResourceName, plain: Arc<dyn ResourceManager>) -> Arc<dyn ResourceManager> {
+        plain
+    }
+
     fn participants(&self, resources: &BTreeMap<ResourceName, String>) -> Result<Participants, String> {
         let wrap = |name: &ResourceName| {
             let row = PARTICIPANTS.into_iter().position(|known| known == name.as_str());

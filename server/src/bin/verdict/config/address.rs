@@ -40,7 +40,12 @@ impl fmt::Display for Address {
 
 /// The address in `http://host:port`.
 pub(crate) fn endpoint(text: &str) -> Result<Address, String> {
-    let wrong = || format!("{text:?} is no endpoint: write http://host:port, such as http://127.0.0.1:7501");
+    let wrong = || {
+        format!(
+            "{text:?} is no endpoint: write http://host:port, such as http://127.0.0.1:7501, or stream if the participant \
+             opens a stream itself"
+        )
+    };
     if text.starts_with("https://") {
         return Err(format!("{text:?} asks for TLS, which this version does not speak: write http://host:port"));
     }

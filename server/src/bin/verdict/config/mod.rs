@@ -12,7 +12,7 @@ use std::{
 
 use verdict_protocol::ResourceName;
 use verdict_raft_log::NodeId;
-use verdict_server::Options;
+use verdict_server::{Options, Reach};
 
 pub(crate) use self::values::ConfigError;
 use self::{
@@ -22,6 +22,9 @@ use self::{
 
 /// A year: more is a typing error, and far more would overflow a clock.
 const MAX_MS: u64 = 366 * 24 * 3_600_000;
+
+/// What stands in the place of an endpoint where the participant opens streams.
+const STREAM: &str = "stream";
 
 /// What `verdict serve` needs to know.
 #[derive(Debug)]
@@ -147,8 +150,13 @@ impl Raw {
             let key = format!("resources.{name}");
             let resource =
                 ResourceName::try_from(name.as_str()).map_err(|error| values.wrong(&key, error.to_string()))?;
-            door.check(&key, &endpoint(text).map_err(|problem| values.wrong(&key, problem))?)?;
-            resources.insert(resource, text.clone());
+            let reach = if text == STREAM {
+                Reach::Stream
+            } else {
+                door.check(&key, &endpoint(text).map_err(|problem| values.wrong(&key, problem))?)?;
+                Reach::Endpoint(text.clone())
+            };
+            resources.insert(resource, reach);
         }
         let own = nodes.get(&NodeId(node)).cloned();
         let listen = self.listen.or(own).unwrap_or_default();
