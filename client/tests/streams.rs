@@ -64,6 +64,13 @@ impl Branches for Service {
         Err(Status::unimplemented("only streams"))
     }
 
+    async fn report_settled(
+        &self,
+        _: Request<v1::ReportSettledRequest>,
+    ) -> Result<Response<v1::ReportSettledResponse>, Status> {
+        Err(Status::unimplemented("only streams"))
+    }
+
     async fn attach(&self, request: Request<Streaming<Up>>) -> Result<Response<Downs>, Status> {
         let (answer, mut frames) = mpsc::channel(64);
         self.0.send(Attempt { up: request.into_inner(), answer }).await.unwrap();

@@ -42,6 +42,8 @@ struct Now {
     outcomes: BTreeMap<BranchId, u32>,
     /// Branches in doubt, since when and where.
     promised: BTreeMap<BranchId, (Duration, Place)>,
+    /// Who has had a stream before.
+    attached: BTreeSet<Place>,
     /// Transactions all of whose votes are cast, as far as their participants go.
     votes: BTreeMap<Xid, BTreeSet<u32>>,
 }
@@ -149,6 +151,13 @@ impl Count<'_> {
             }
             What::Fetched => self.add("! a node fetched from a peer what its disk had lost", 1),
             What::Overtaken => self.add("! an append was overtaken by others", 1),
+            What::Attached { .. } => {
+                let own = self.now.promised.values().any(|(_, place)| place == who);
+                let again = !self.now.attached.insert(*who);
+                self.add("streams attached", 1);
+                let times = u64::from(again && own);
+                self.add("! a stream was attached again while a branch of it was in doubt", times);
+            }
             What::Conflict { .. } => self.add("! a seat that was promised was refused to another", 1),
             What::ListsRead { seen, .. } => {
                 let times = u64::from(seen.len() > 1 && seen.iter().all(|(_, times)| *times > 0));

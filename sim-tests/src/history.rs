@@ -63,6 +63,10 @@ pub enum What {
         ask: Ask,
         answer: Answer,
     },
+    /// A participant's stream was taken by a node.
+    Attached {
+        node: u64,
+    },
     /// A participant was asked to prepare, by a leader of `term`.
     PrepareCame {
         branch: BranchId,
@@ -300,6 +304,7 @@ impl fmt::Display for What {
             Self::Ordered { xid, branches } => write!(f, "orders {xid} {branches:?}"),
             Self::Asked { call, xid, ask } => write!(f, "asks #{call} {ask:?} {xid}"),
             Self::Answered { call, xid, ask, answer } => write!(f, "hears #{call} {ask:?} {xid}: {answer:?}"),
+            Self::Attached { node } => write!(f, "is attached to node {node}"),
             Self::PrepareCame { branch, term } => write!(f, "is asked to prepare {branch} by term {term}"),
             Self::Voted { branch, vote } => write!(f, "votes {vote:?} for {branch}"),
             Self::OutcomeCame { branch, outcome, term } => write!(f, "is told {outcome} of {branch} by term {term}"),

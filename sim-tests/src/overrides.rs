@@ -33,6 +33,9 @@ pub struct Overrides {
     /// Transactions that all clients begin, at most.
     #[arg(long, value_name = "N")]
     pub transactions: Option<u64>,
+    /// Every participant is reached at its door.
+    #[arg(long)]
+    pub doors_only: bool,
     /// No message is lost, late or doubled, except by faults that cut links.
     #[arg(long)]
     pub fair_weather: bool,
@@ -87,6 +90,9 @@ impl Overrides {
         plan.clients = plan.clients.min(self.clients.unwrap_or(usize::MAX));
         plan.lanes = plan.lanes.min(self.lanes.unwrap_or(usize::MAX));
         plan.transactions = plan.transactions.min(self.transactions.unwrap_or(u64::MAX));
+        if self.doors_only {
+            plan.streams.clear();
+        }
         if self.fair_weather {
             plan.weather = Weather::default();
         }
@@ -129,6 +135,7 @@ impl fmt::Display for Overrides {
             }
         }
         let flags = [
+            ("doors-only", self.doors_only),
             ("fair-weather", self.fair_weather),
             ("even-tempered", self.even_tempered),
             ("true-clocks", self.true_clocks),

@@ -1,6 +1,11 @@
 //! What a seed stands for: the size of the world, which faults it knows, and how often each strikes.
 
-use std::{collections::BTreeMap, fmt, ops::Range, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    ops::Range,
+    time::Duration,
+};
 
 use rand::{RngExt as _, rngs::StdRng};
 use verdict_protocol::Rules;
@@ -161,6 +166,8 @@ pub struct Plan {
     pub nodes: u64,
     /// Participants.
     pub banks: usize,
+    /// Those of them that have no door and open a stream to the cluster.
+    pub streams: BTreeSet<usize>,
     /// Each with the mean time between two.
     pub faults: BTreeMap<Fault, Duration>,
     /// How long faults strike and clients work.
@@ -219,6 +226,7 @@ impl Plan {
             flaw,
             nodes,
             banks,
+            streams: streams(seed, banks),
             faults,
             length: Duration::from_millis(random.random_range(4_000..longest)),
             clients,
@@ -256,6 +264,13 @@ impl Plan {
     pub fn forgets(&self) -> bool {
         self.rules.retention_ms < 60_000
     }
+}
+
+/// None in some worlds, all in others.
+fn streams(seed: u64, banks: usize) -> BTreeSet<usize> {
+    let random = &mut stream(seed, "streams");
+    let share = *pick(random, &[0.0, 0.3, 0.6, 1.0]);
+    (0..banks).filter(|_| random.random_bool(share)).collect()
 }
 
 const YEAR_MS: i64 = 365 * 24 * 3_600_000;

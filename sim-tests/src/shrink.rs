@@ -121,6 +121,7 @@ impl Search<'_> {
         self.shorter();
         self.fewer_transactions();
         self.fewer_faults();
+        self.attempt(Overrides { doors_only: true, ..self.best.overrides.clone() });
         self.attempt(Overrides { fair_weather: true, ..self.best.overrides.clone() });
         self.attempt(Overrides { even_tempered: true, ..self.best.overrides.clone() });
         self.attempt(Overrides { true_clocks: true, ..self.best.overrides.clone() });

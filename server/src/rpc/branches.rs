@@ -5,7 +5,8 @@ use std::sync::Arc;
 use tonic::{Request, Response, Status, Streaming};
 use verdict_client::wire::ToWire as _;
 use verdict_proto::v1::{
-    BranchOrder, InquireRequest, ReportSettledRequest, ReportSettledResponse, Up, VoteRequest, branches_server::Branches,
+    BranchOrder, InquireRequest, ReportSettledRequest, ReportSettledResponse, Up, VoteRequest,
+    branches_server::Branches,
 };
 use verdict_protocol::{self as protocol, BranchId, Order, Refusal, Reply};
 

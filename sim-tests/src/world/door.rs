@@ -18,10 +18,10 @@ use verdict_client::wire::LEADER;
 use verdict_proto::{
     peer::v1::{ForwardReply, Frame, Message, forward_reply, peer_server::Peer},
     v1::{
-        BeginRequest, BranchOrder, ClusterStatusRequest, ClusterStatusResponse, CommitRequest, EnlistRequest,
+        BeginRequest, BranchOrder, ClusterStatusRequest, ClusterStatusResponse, CommitRequest, Down, EnlistRequest,
         ForgetRequest, GetRequest, InquireRequest, ListRequest, ListResponse, OpenSessionRequest, OpenSessionResponse,
         ReportSettledRequest, ReportSettledResponse, ResolveRequest, RollbackRequest, TransactionStatus,
-        TransferLeaderRequest, TransferLeaderResponse, VoteRequest, WatchEvent, WatchRequest,
+        TransferLeaderRequest, TransferLeaderResponse, Up, VoteRequest, WatchEvent, WatchRequest,
         branches_server::Branches, operator_server::Operator, sessions_server::Sessions,
         transactions_server::Transactions,
     },
@@ -44,6 +44,43 @@ pub(super) struct Way {
     pub node: u64,
     /// Whether its disk has failed.
     pub failed: Arc<AtomicBool>,
+}
+
+/// A stream's frames.
+type Frames<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// How often a stream on a link that is cut looks whether it is mended: as TCP tries again.
+const TRY_EVERY: Duration = Duration::from_millis(20);
+
+/// Carries a stream's frames: in order, each now and then late with all behind it; over a link that is cut, none until
+/// it is mended; and now and then the stream breaks.
+fn carried<T: Send + 'static>(
+    sky: Arc<Sky>,
+    from: Place,
+    to: Place,
+    frames: impl Stream<Item = Result<T, Status>> + Send + 'static,
+) -> Frames<T> {
+    let next = move |frames: Option<Frames<T>>| {
+        let sky = Arc::clone(&sky);
+        async move {
+            let mut frames = frames?;
+            let frame = frames.next().await?;
+            let fate = sky.frame_fate();
+            if !fate.late.is_zero() {
+                sleep(fate.late).await;
+            }
+            while sky.is_cut(from, to) {
+                sleep(TRY_EVERY).await;
+            }
+            if fate.breaks {
+                sky.history.note(from, format_args!("its stream to {to} breaks"));
+                return Some((Err(Status::unavailable("the connection was reset")), None));
+            }
+            sky.history.note(from, format_args!("has a frame for {to}, {:?} late", fate.late));
+            Some((frame, Some(frames)))
+        }
+    };
+    Box::pin(stream::unfold(Some(Box::pin(frames) as Frames<T>), next))
 }
 
 /// A service behind its door.
@@ -228,6 +265,18 @@ impl<S: Sessions> Sessions for Door<S> {
 
 #[tonic::async_trait]
 impl<S: Branches> Branches for Door<S> {
+    type AttachStream = Frames<Down>;
+
+    async fn attach(&self, request: Request<Streaming<Up>>) -> Result<Response<Frames<Down>>, Status> {
+        let from = request.remote_addr().and_then(|address| place_of(address.ip())).unwrap_or(Place::Admin);
+        let (sky, node) = (&self.way.sky, Place::Node(self.way.node));
+        sky.history.note(from, format_args!("opens a stream to {node}"));
+        let ups = |frames| Streaming::from_stream(carried(Arc::clone(sky), from, node, frames));
+        let answer = self.inner.attach(request.map(ups)).await?;
+        sky.history.record(from, What::Attached { node: self.way.node });
+        Ok(answer.map(|frames| carried(Arc::clone(sky), node, from, frames)))
+    }
+
     async fn vote(&self, request: Request<VoteRequest>) -> Result<Response<BranchOrder>, Status> {
         self.carry(request, |inner, request| async move { inner.vote(request).await }).await
     }

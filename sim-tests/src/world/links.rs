@@ -36,6 +36,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// How often a node may ask or tell one branch within a second: twice what the backoff allows, for a node that is
 /// elected twice.
 const MOST_A_SECOND: usize = 14;
+/// How much more often a message is lost than a stream breaks at a frame.
+const BREAKS: f64 = 0.1;
 /// How long a call to a bank that is lost hangs.
 const HANGS: Duration = Duration::from_secs(2);
 
@@ -151,6 +153,25 @@ impl Sky {
     }
 }
 
+/// What becomes of one frame of a stream: none is lost or comes twice, but the stream may break.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FrameFate {
+    pub late: Duration,
+    pub breaks: bool,
+}
+
+impl Sky {
+    pub(super) fn frame_fate(&self) -> FrameFate {
+        let State { random, weather, .. } = &mut *self.lock();
+        let lateness = u64::try_from(weather.lateness.as_micros()).unwrap_or(0).max(1);
+        let late = Duration::from_micros(random.random_range(0..lateness));
+        FrameFate {
+            late: if random.random_bool(weather.late) { late } else { Duration::ZERO },
+            breaks: random.random_bool(weather.loss * BREAKS),
+        }
+    }
+}
+
 /// One node's links.
 #[derive(Clone, Debug)]
 pub(super) struct SimLinks {
@@ -169,6 +190,11 @@ impl Links for SimLinks {
             (name, Arc::new(wrapped) as Arc<dyn ResourceManager>)
         };
         Ok(plain.into_iter().map(wrap).collect())
+    }
+
+    /// On top of what becomes of the stream itself at its [door](super::door).
+    fn stream(&self, resource: &ResourceName, plain: Arc<dyn ResourceManager>) -> Arc<dyn ResourceManager> {
+        Arc::new(FaultyBank { links: self.clone(), to: Place::Bank(bank_of(resource)), inner: plain })
     }
 
     fn peers(&self, _: NodeId, plain: Arc<dyn PeerLink>) -> Arc<dyn PeerLink> {

@@ -21,7 +21,7 @@ use verdict_proto::{
     },
 };
 use verdict_raft_log::{NodeId, files::Spawn};
-use verdict_server::{Node, Options, Seams, Services};
+use verdict_server::{Node, Options, Reach, Seams, Services};
 
 use super::{
     Shared, address_of, bank_name,
@@ -49,7 +49,14 @@ fn options(shared: &Shared, node: u64) -> Options {
         .map(|node| (NodeId(node), format!("{}:{NODE_PORT}", address_of(Place::Node(node)))))
         .collect();
     let mut options = Options::new("simulated", NodeId(node), nodes);
-    let resource = |bank| (bank_name(bank), format!("http://{}:{BANK_PORT}", address_of(Place::Bank(bank))));
+    let resource = |bank| {
+        let reach = if shared.plan.streams.contains(&bank) {
+            Reach::Stream
+        } else {
+            Reach::Endpoint(format!("http://{}:{BANK_PORT}", address_of(Place::Bank(bank))))
+        };
+        (bank_name(bank), reach)
+    };
     options.resources = (0..shared.plan.banks).map(resource).collect();
     options.vote_timeout = Duration::from_millis(2_500);
     options.max_vote_timeout = Duration::from_millis(MAX_VOTE_MS);
@@ -165,9 +172,13 @@ pub(super) async fn bank(shared: Arc<Shared>, bank: usize) {
     };
     let options = ParticipantOptions { inquiry, ..ParticipantOptions::default() };
     let managers = [(bank_name(bank), Arc::new(teller) as Arc<dyn ResourceManager>)];
-    let participants = Participants::start(managers, shared.verdict(place), options);
+    let mut participants = Participants::start(managers, shared.verdict(place), options);
     shared.history.record(place, What::Started);
     shared.timeline.serves(place, true);
+    if shared.plan.streams.contains(&bank) {
+        participants.attach();
+        return std::future::pending().await;
+    }
     let served = Server::builder()
         .add_service(ParticipantServer::new(participants.handlers()))
         .serve(SocketAddr::new(address_of(place), BANK_PORT))
