@@ -203,6 +203,12 @@ impl Oracle {
         if delegate.is_some_and(|number| !is_listed(number)) {
             return false;
         }
+        // Who cannot show that it was he who registered a branch brings no vote for it.
+        let unproven = |listed: &&ListedBranch| listed.vote.as_ref().is_some_and(|brought| !brought.proven);
+        let is_registered = |number: u32| registered.is_some_and(|all| all.contains_key(&number));
+        if listed.iter().filter(unproven).any(|listed| is_registered(listed.branch.number)) {
+            return false;
+        }
         if !self.admits(session) {
             self.decide(xid, Outcome::Aborted);
             return false;
