@@ -71,6 +71,7 @@
 //! | module | holds |
 //! |---|---|
 //! | crate root | [`Verdict`]: begin, enlist, commit, look up; follows the leader, retries, takes no timeout for an answer |
+//! | [`context`] | a transaction that goes along with a call, so that who is called enlists himself |
 //! | [`participant`] | the contract, its transition table, the gRPC server with the duty to inquire |
 //! | [`conformance`] | checks a participant against the contract |
 //! | [`resource`] | participants we ship |
@@ -80,6 +81,7 @@
 
 mod client;
 pub mod conformance;
+pub mod context;
 pub mod participant;
 pub mod resource;
 pub mod wire;

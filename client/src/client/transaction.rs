@@ -12,6 +12,7 @@ use verdict_protocol::{BranchId, BranchNumber, Credential, ResourceName, Session
 
 use super::{Branch, CallError, Decision, Enlisted, LocalBranch, RefusalCode, Verdict, local::Driven};
 use crate::{
+    context::{Context, ContextError},
     participant::Voted,
     wire::{ToWire, millis},
 };
@@ -31,6 +32,8 @@ pub struct Transaction {
     vote_timeout: Duration,
     delegate: Option<BranchNumber>,
     session: Option<SessionRef>,
+    /// The last number that was handed out for a call.
+    called: Option<BranchNumber>,
 }
 
 impl Transaction {
@@ -47,6 +50,7 @@ impl Transaction {
             vote_timeout: Duration::ZERO,
             delegate: None,
             session: None,
+            called: None,
         }
     }
 
@@ -96,11 +100,35 @@ impl Transaction {
                 format!("branch {number}'s payload has {length} bytes, more than {}", Self::MAX_PAYLOAD),
             );
         }
+        if self.called.is_some() && number > Context::MAX_STEP {
+            let text = format!(
+                "branch {number} may be that of a call of a call: {} are a transaction's own",
+                Context::MAX_STEP
+            );
+            return refused(RefusalCode::Invalid, text);
+        }
         if self.branches.get(&number).is_some_and(|known| *known != branch) {
             return refused(RefusalCode::Mismatch, format!("branch {number} is there already, and another one"));
         }
         self.branches.insert(number, branch);
         Ok(BranchId { xid: self.xid, number })
+    }
+
+    /// A context for a call to a service, which then enlists itself: the number of its branch is kept free. Commit does
+    /// not list it: what is registered is part of the transaction. A call that is repeated goes in the same context. A
+    /// transaction that is [resumed](Verdict::resume) does not know what it has handed out before.
+    ///
+    /// # Errors
+    /// [`RefusalCode::Invalid`] once the transaction has handed out, or used itself, [`Context::MAX_STEP`] numbers.
+    pub fn call(&mut self) -> Result<Context, CallError> {
+        let number = self.next_number();
+        let used_up = |error: ContextError| CallError::Refused { code: RefusalCode::Invalid, text: error.to_string() };
+        if number > Context::MAX_STEP {
+            return Err(used_up(ContextError::Step { step: number }));
+        }
+        let context = Context::new(self.xid, number).map_err(used_up)?;
+        self.called = Some(number);
+        Ok(context)
     }
 
     /// Says how a branch voted that this client has prepared itself; it is added or enlisted already. The client settles
@@ -219,6 +247,7 @@ impl Transaction {
     }
 
     fn next_number(&self) -> BranchNumber {
-        self.branches.last_key_value().map_or(1, |(number, _)| number.saturating_add(1))
+        let own = self.branches.last_key_value().map(|(number, _)| *number);
+        own.max(self.called).map_or(1, |number| number.saturating_add(1))
     }
 }
