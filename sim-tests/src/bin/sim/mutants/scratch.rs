@@ -11,7 +11,7 @@ use std::{
 };
 
 /// What the workspace consists of.
-const TREE: [&str; 7] = ["Cargo.toml", "Cargo.lock", "proto", "raft-log", "server", "client", "sim-tests"];
+const TREE: [&str; 8] = ["Cargo.toml", "Cargo.lock", "proto", "raft-log", "server", "client", "sim-tests", "examples"];
 const PACKAGES: [&str; 6] =
     ["verdict-proto", "verdict-raft-log", "verdict-protocol", "verdict-server", "verdict-client", "verdict-sim-tests"];
 /// The program of the scratch copy: its name is its own, so that it does not take the place of `sim`.
