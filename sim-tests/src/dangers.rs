@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use verdict_client::Watched;
 use verdict_protocol::{BranchId, Outcome, Vote, Xid};
 
 use crate::{
@@ -61,6 +62,12 @@ impl Count<'_> {
         self.add("transactions committed", committed);
         self.add("transactions aborted", all - committed);
         self.add("calm seeds", u64::from(evidence.plan.is_calm()));
+        let pages = &evidence.watched;
+        let told = pages.iter().flat_map(|page| &page.told);
+        let gaps = told.clone().filter(|told| matches!(told, Watched::Gap { .. })).count() as u64;
+        self.add("steps that a watcher was told", told.count() as u64 - gaps);
+        self.add("gaps that a watcher was told of", gaps);
+        self.add("times that a watcher went on", pages.len().saturating_sub(1) as u64);
         let healed = evidence.healed.as_ref().map_or(0, |took| u64::try_from(took.as_millis()).unwrap_or(0));
         self.add("milliseconds until all was settled, at most", healed);
         self.add("seeds that settled in more than 5 s", u64::from(healed > 5_000));

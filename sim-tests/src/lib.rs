@@ -35,5 +35,6 @@ pub mod run;
 pub mod shrink;
 pub mod spread;
 pub mod swarm;
+pub mod watching;
 pub mod workload;
 pub mod world;

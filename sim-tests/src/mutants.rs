@@ -54,7 +54,7 @@ const RESTORE: &str = "waits for backup and restore";
 const DATABASES: &str = "waits for databases in the simulation: real ones are tested without it";
 
 /// The list.
-pub const ALL: [Mutant; 60] = [
+pub const ALL: [Mutant; 62] = [
     wrapper(1, Flaw::BallotNotSynced, "the sync of a Raft ballot is skipped"),
     wrapper(2, Flaw::LogNotSynced, "the sync of an append is skipped"),
     wrapper(3, Flaw::FlushEarly, "a flush is reported early: each sync is done when the next one is asked for"),
@@ -112,6 +112,8 @@ pub const ALL: [Mutant; 60] = [
     not(55, "a restored cluster presumes", RESTORE),
     patch(56, "a node whose log lost acknowledged entries elects"),
     patch(57, "OpenSession answers while a predecessor's transaction is voting"),
+    patch(58, "a watcher is not told of a gap"),
+    patch(59, "a watcher that goes on begins one late"),
     patch(60, "a branch whose client brought its vote is told by nobody else"),
     patch(70, "a deposed leader keeps its streams"),
     patch(71, "a reply on a stream is taken for its oldest question, whatever its number"),

@@ -48,6 +48,10 @@ pub struct Oracle {
     pub cases: BTreeMap<Xid, Case>,
     /// Branches that the log counts as settled, with the index of the entry that says so.
     pub settled: Vec<(u64, BranchId)>,
+    /// What was decided, in the order of the log.
+    pub decided: Vec<(u64, Xid, Outcome)>,
+    /// What was handed over to one branch, in the order of the log.
+    pub delegated: Vec<(u64, Xid)>,
     rules: Option<Rules>,
     /// Who has opened each session, in order: the last works under it, and its place is its epoch.
     sessions: BTreeMap<SessionName, Vec<Instance>>,
@@ -244,7 +248,10 @@ impl Oracle {
         if case.branches.values().any(|(_, vote)| *vote == Some(Vote::Refused)) {
             self.decide(xid, Outcome::Aborted);
         } else if case.closed && complete && case.delegate.is_some_and(silent) {
-            self.case(xid).delegated = true;
+            let index = self.place.0;
+            if !std::mem::replace(&mut self.case(xid).delegated, true) {
+                self.delegated.push((index, xid));
+            }
         } else if case.closed && complete {
             self.decide(xid, Outcome::Committed);
         }
@@ -290,8 +297,9 @@ impl Oracle {
     fn decide(&mut self, xid: Xid, outcome: Outcome) {
         let (index, term) = self.place;
         let case = self.case(xid);
-        if !case.delegated {
-            case.outcome.get_or_insert(Sentence { outcome, index, term });
+        if !case.delegated && case.outcome.is_none() {
+            case.outcome = Some(Sentence { outcome, index, term });
+            self.decided.push((index, xid, outcome));
         }
     }
 }

@@ -195,6 +195,10 @@ pub struct Plan {
     pub rules: Rules,
     /// How long a client has to settle what it prepared itself.
     pub settle_grace: Duration,
+    /// Whether somebody watches.
+    pub watches: bool,
+    /// Transitions that each node keeps for whoever watches.
+    pub watch_keeps: usize,
 }
 
 impl Plan {
@@ -202,6 +206,7 @@ impl Plan {
     #[must_use]
     pub fn draw(seed: u64, flaw: Option<Flaw>) -> Self {
         let random = &mut stream(seed, "plan");
+        let watching = &mut stream(seed, "watching");
         let calm = random.random_bool(0.06);
         let mut faults = BTreeMap::new();
         let share = *pick(random, &[0.2, 0.4, 0.7]);
@@ -244,6 +249,8 @@ impl Plan {
             segment_bytes: *pick(random, &[8 << 10, 32 << 10, 1 << 20]),
             rules: Rules::default(),
             settle_grace: Duration::from_millis(*pick(random, &[0, 200, 1_000])),
+            watches: watching.random_bool(0.5),
+            watch_keeps: *pick(watching, &[30, 300, 50_000]),
         };
         if random.random_bool(0.25) {
             plan.rules = Rules { retention_ms: 4_000, max_lifetime_ms: 8_000, bucket_ms: 1_000, ..plan.rules };

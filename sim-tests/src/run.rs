@@ -214,6 +214,7 @@ fn judge(plan: Plan, history: &History, ended: &Ended) -> Report {
         settled_at: shared.journal.settled_at(),
         terms: log.iter().map(|(index, logged)| (*index, logged.term)).collect(),
         durability: shared.journal.durability(),
+        watched: shared.notebook.pages(),
     };
     let violations = invariants::check(&evidence);
     let (counters, in_doubt) = dangers::count(&evidence);

@@ -27,6 +27,7 @@ mod log_time;
 mod one_order;
 mod own_voice;
 mod storage;
+mod watched;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -39,6 +40,7 @@ use crate::{
     oracle::Oracle,
     plan::Plan,
     report::Violation,
+    watching::Page,
     world::Timeline,
 };
 
@@ -70,11 +72,13 @@ pub struct Evidence {
     pub terms: BTreeMap<u64, u64>,
     /// When which entry was synced on which disk.
     pub durability: Durability,
+    /// What somebody who watched was told, in each life of his process.
+    pub watched: Vec<Page>,
 }
 
 type Check = fn(&Evidence) -> Vec<String>;
 
-const ALL: [(&str, Check); 27] = [
+const ALL: [(&str, Check); 28] = [
     ("I1 one outcome", i01_one_outcome::check),
     ("I2 an outcome never changes", i02_never_changes::check),
     ("I3 committed only with every vote", i03_every_vote::check),
@@ -102,6 +106,7 @@ const ALL: [(&str, Check); 27] = [
     ("an xid stands for one order", one_order::check),
     ("a branch votes for itself", own_voice::check),
     ("an honest disk never looks damaged", storage::check),
+    ("a watcher misses nothing in silence", watched::check),
 ];
 
 /// The most that is said of one invariant.

@@ -54,6 +54,7 @@ use crate::{
     history::{History, What},
     logs::Journal,
     plan::{Place, Plan},
+    watching::Notebook,
     workload::Work,
 };
 
@@ -70,6 +71,8 @@ pub struct Shared {
     pub timeline: Timeline,
     pub memories: Vec<Memory<Bank>>,
     pub work: Work,
+    /// What somebody who watches has seen.
+    pub notebook: Notebook,
     /// What each node said of itself last, since it was started.
     statuses: Mutex<BTreeMap<u64, Status>>,
     random: Mutex<StdRng>,
@@ -246,6 +249,7 @@ impl World {
             timeline: Timeline::default(),
             memories,
             work: Work::new(plan.clients, plan.transactions),
+            notebook: Notebook::default(),
             statuses: Mutex::default(),
             random: Mutex::new(stream(plan.seed, "shared")),
             tellers: Mutex::default(),

@@ -31,7 +31,7 @@ use super::{
     lock,
     teller::Teller,
 };
-use crate::{history::What, plan::Place, workload};
+use crate::{history::What, plan::Place, watching, workload};
 
 pub(super) const NODE_PORT: u16 = 7100;
 const BANK_PORT: u16 = 7200;
@@ -68,6 +68,7 @@ fn options(shared: &Shared, node: u64) -> Options {
     options.log.snapshot_every = shared.plan.snapshot_every;
     options.log.keep_entries = shared.plan.keep_entries;
     options.log.segment_bytes = shared.plan.segment_bytes;
+    options.watch.transitions = shared.plan.watch_keeps;
     options
 }
 
@@ -189,6 +190,9 @@ pub(super) async fn bank(shared: Arc<Shared>, bank: usize) {
 /// A client's process.
 pub(super) async fn client(shared: Arc<Shared>, client: usize) {
     shared.history.record(Place::Client(client), What::Started);
+    if shared.plan.watches && client == 0 {
+        drop(tokio::spawn(watching::watch(Arc::clone(&shared), Place::Client(client))));
+    }
     workload::work(shared, client).await;
 }
 
