@@ -11,7 +11,7 @@ use verdict_proto::{
     },
 };
 use verdict_raft_log::NodeId;
-use verdict_server::{MAX_MESSAGE, Node, Options, Seams};
+use verdict_server::{MAX_MESSAGE, Node, Options, Reach, Seams};
 
 use crate::payments::listen;
 
@@ -28,7 +28,7 @@ pub(crate) async fn start(data: &Path, resources: &[(&str, String)]) -> Result<V
     for (number, listener) in incoming {
         let mut options = Options::new("shop", number, nodes.clone());
         for (name, address) in resources {
-            options.resources.insert((*name).try_into()?, format!("http://{address}"));
+            options.resources.insert((*name).try_into()?, Reach::Endpoint(format!("http://{address}")));
         }
         let node = Node::start(options, Seams::production(&data.join(format!("node-{number}")))?).await?;
         let services = node.services().clone();
