@@ -26,6 +26,7 @@ struct State {
     reaps: AtomicBool,
     prepares: AtomicUsize,
     commits: AtomicUsize,
+    decides: AtomicUsize,
 }
 
 impl Troubles {
@@ -49,6 +50,11 @@ impl Troubles {
     /// How often it was told to commit.
     pub(crate) fn commits(&self) -> usize {
         self.0.commits.load(SeqCst)
+    }
+
+    /// How often the decision was given to it.
+    pub(crate) fn decides(&self) -> usize {
+        self.0.decides.load(SeqCst)
     }
 
     /// For [`super::Cluster::start_with`]: the troubles are `resource`'s.
@@ -106,6 +112,7 @@ impl ResourceManager for Troubled {
     }
 
     async fn commit_one_phase(&self, request: OnePhase) -> Result<Conclusion, NotAnswered> {
+        self.troubles.0.decides.fetch_add(1, SeqCst);
         self.inner.commit_one_phase(request).await
     }
 
