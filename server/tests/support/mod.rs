@@ -9,11 +9,14 @@ mod troubles;
 use std::{
     collections::BTreeMap,
     fmt::Write as _,
-    fs,
+    fs, iter,
     net::TcpListener,
     path::PathBuf,
-    process::{Child, Command, ExitStatus, Stdio},
-    sync::Arc,
+    process::{self, Child, Command, ExitStatus, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -299,8 +302,13 @@ impl Drop for Cluster {
     }
 }
 
-/// Addresses that nobody listens at, each another.
+/// Addresses that nobody listens at, each another. They lie below the ports that connections are given: one of those could
+/// have taken it by the time that its node listens.
 pub(crate) fn free_addresses(count: usize) -> Vec<String> {
-    let listeners: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Another place for each test that runs beside this one.
+    let first = process::id().wrapping_mul(7_919);
+    let ports = iter::repeat_with(|| 10_000 + first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 20_000);
+    let addresses = ports.map(|port| format!("127.0.0.1:{port}"));
+    addresses.filter(|address| TcpListener::bind(address).is_ok()).take(count).collect()
 }
