@@ -18,7 +18,7 @@ use tonic::transport::{
     server::{Server, TcpIncoming},
 };
 use verdict_client::{
-    BranchId, ClusterId, Conclusion, Options, ResourceName, Settlement, Verdict, Vote,
+    BranchId, ClusterId, Conclusion, LogTime, Options, ResourceName, Settlement, Verdict, Vote,
     conformance::{self, Case, Effects, Failure, Subject},
     participant::{
         NotAnswered, OnePhase, ParticipantOptions, Participants, Prepare, RemoteParticipant, ResourceManager, Settle,
@@ -68,6 +68,10 @@ impl Subject for InMemory {
     async fn effects(&mut self) -> Effects {
         self.memory.ledger().effects()
     }
+
+    async fn records(&mut self) -> u64 {
+        self.memory.len() as u64
+    }
 }
 
 /// The seeded bugs. `None` in their place must pass: that is M0.
@@ -93,6 +97,8 @@ enum Bug {
     ForgetsThatItOnlyRead,
     /// Drops what is finished, and tombstones, a day before the horizon.
     ForgetsTooEarly,
+    /// Never hears of a horizon.
+    KeepsForEver,
     /// A restored cluster, whose terms start again, is taken for a deposed leader.
     TermBeforeIncarnation,
     IncarnationNotDurable,
@@ -128,6 +134,7 @@ impl<M> Buggy<M> {
             Bug::IncarnationNotDurable => Stamp { incarnation: 1, term: 1, ..stamp },
             Bug::BelievesDeposedLeaders => Stamp { term: 1, ..stamp },
             Bug::ForgetsTooEarly => Stamp { horizon: stamp.horizon.plus(86_400_000), ..stamp },
+            Bug::KeepsForEver => Stamp { horizon: LogTime::default(), ..stamp },
             _ => stamp,
         }
     }
@@ -254,6 +261,7 @@ async fn seeded_bugs_are_caught() {
         (Bug::ReapsPromises, Case::PreparedOutlivesTheHorizon),
         (Bug::ForgetsThatItOnlyRead, Case::ReadOnlyIsRemembered),
         (Bug::ForgetsTooEarly, Case::KeptUntilTheHorizon),
+        (Bug::KeepsForEver, Case::RecordsAreDropped),
         (Bug::UnknownCommitDone, Case::ForgottenTombstone),
         (Bug::TermBeforeIncarnation, Case::OlderIncarnation),
         (Bug::IncarnationNotDurable, Case::OlderIncarnation),
@@ -318,6 +326,10 @@ impl Subject for OverGrpc {
 
     async fn effects(&mut self) -> Effects {
         self.inner.effects().await
+    }
+
+    async fn records(&mut self) -> u64 {
+        self.inner.records().await
     }
 }
 

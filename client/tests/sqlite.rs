@@ -111,6 +111,10 @@ impl Subject for InSqlite {
     async fn effects(&mut self) -> Effects {
         self.seats()
     }
+
+    async fn records(&mut self) -> u64 {
+        self.rows()
+    }
 }
 
 /// An error with its causes.

@@ -131,6 +131,10 @@ impl Subject for OverStream {
         let (reserved, confirmed, cancelled) = (sum(&reserved), sum(&confirmed), sum(&cancelled));
         Effects { reserved: reserved - confirmed - cancelled, confirmed }
     }
+
+    async fn records(&mut self) -> u64 {
+        self.memory.len() as u64
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

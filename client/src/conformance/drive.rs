@@ -178,6 +178,12 @@ impl<'a> Driver<'a> {
         expect("the participant's data", self.subject.effects().await, Effects { reserved, confirmed })
     }
 
+    /// It keeps at most so many records.
+    pub(super) async fn keeps_at_most(&mut self, most: u64) -> Checked {
+        let kept = self.subject.records().await;
+        if kept <= most { Ok(()) } else { Err(format!("{kept} records are kept, at most {most} should be")) }
+    }
+
     /// The branches that it must hold prepared, oldest first.
     pub(super) async fn recovers(&self, expected: &[BranchId]) -> Checked {
         let held = self.recover(usize::MAX).await?;

@@ -42,6 +42,9 @@ pub trait Subject: Send + Sync {
     /// How much is reserved and how much is confirmed, read from the participant's own data; each branch that was
     /// prepared with the payload for PREPARED counts one.
     async fn effects(&mut self) -> Effects;
+
+    /// How many branches it keeps a record of, promises and tombstones included.
+    async fn records(&mut self) -> u64;
 }
 
 /// What a participant's data say.
@@ -133,6 +136,8 @@ cases! {
     /// A marker of a rollback may be gone once the horizon has passed it; a prepare, a commit and a decision that come
     /// even later have no effect, and no commit of it counts as done.
     ForgottenTombstone => trust::forgotten_tombstone,
+    /// What the horizon has long passed is dropped: records don't grow without bound.
+    RecordsAreDropped => trust::records_are_dropped,
     /// A branch held prepared survives the horizon, and its repeated outcome is still acknowledged.
     PreparedOutlivesTheHorizon => trust::prepared_outlives_the_horizon,
     /// A message of another cluster is not answered and changes nothing, also after a restart.

@@ -43,6 +43,24 @@ pub(super) async fn kept_until_the_horizon(driver: &mut Driver<'_>) -> Checked {
     Ok(())
 }
 
+pub(super) async fn records_are_dropped(driver: &mut Driver<'_>) -> Checked {
+    let (held, others) = (driver.branch(), [driver.branch(), driver.branch()]);
+    driver.prepare(held, Vote::Prepared).await?;
+    for _ in 0..8 {
+        let (committed, rolled_back) = (driver.branch(), driver.branch());
+        driver.prepare(committed, Vote::Prepared).await?;
+        driver.commit(committed, Settlement::Done).await?;
+        driver.rollback(rolled_back, Settlement::Done).await?;
+    }
+    for (days, other) in (1..).zip(others) {
+        driver.stamp.horizon = driver.later_days(days);
+        driver.rollback(other, Settlement::Done).await?;
+    }
+    // The promise, and the two that brought the horizon.
+    driver.keeps_at_most(3).await?;
+    driver.recovers(&[held]).await
+}
+
 pub(super) async fn forgotten_tombstone(driver: &mut Driver<'_>) -> Checked {
     let (rolled_back, other) = (driver.branch(), driver.branch());
     driver.rollback(rolled_back, Settlement::Done).await?;
