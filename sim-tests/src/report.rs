@@ -134,7 +134,7 @@ const LEAST: u64 = 10;
 const LEAST_IN: u64 = 400;
 
 /// Situations that a batch must have been in.
-pub const DANGERS: [&str; 26] = [
+pub const DANGERS: [&str; 28] = [
     "! a leader died while branches were in doubt",
     "! the leader died between the last vote and its append",
     "! a participant died between vote and outcome",
@@ -159,6 +159,8 @@ pub const DANGERS: [&str; 26] = [
     "! a fence came after the decision",
     "! a key was given to an attempt",
     "! a session was taken over",
+    "! a client settled what it had prepared",
+    "! somebody voted for a branch that is not his",
     "! a stream was attached again while a branch of it was in doubt",
     "calm seeds",
 ];
