@@ -166,7 +166,8 @@ async fn no_more_is_sent_than_there_is_credit_for_and_what_waits_shares_a_frame(
     assert_eq!(ten.len(), 10);
     raw.send(Up { credit: 200, ..Up::default() }).await;
     let rest = raw.asks().await;
-    assert_eq!(rest.len(), COMMITS - 11, "in one frame");
+    // On a busy machine twins of those that have waited for half a second are among them.
+    assert!(rest.len() >= COMMITS - 11, "in one frame: {}", rest.len());
     let branches: BTreeSet<_> = ten.iter().chain(&rest).map(|ask| prepares(ask).unwrap()).collect();
     assert_eq!(branches.len(), COMMITS - 1, "each once");
     raw.answer(ten.iter().chain(&rest).map(|ask| (ask.id, voted(v1::Vote::ReadOnly))).collect(), 0).await;
@@ -183,6 +184,11 @@ async fn a_late_reply_is_no_answer_to_another_question() {
     let (_, answer) = commit(&cluster, "seats", Duration::from_secs(4));
     let first = raw.asks().await;
     raw.send(Up::default()).await;
+    // Two twins follow, after half a second and one more; then the question is given up.
+    for _ in 0..2 {
+        assert_eq!(prepares(&raw.asks().await[0]), prepares(&first[0]), "a twin");
+        raw.send(Up::default()).await;
+    }
     let second = raw.asks().await;
     assert_eq!(prepares(&first[0]), prepares(&second[0]), "asked again");
     assert_ne!(first[0].id, second[0].id);
