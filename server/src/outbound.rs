@@ -43,7 +43,8 @@ async fn answered<T>(
     timeout(within, until_answered).await.ok()
 }
 
-/// The participants. Calls under way are bounded by the branches of open transactions, one each.
+/// The participants. Calls under way are bounded by the branches of open transactions: one each, and its twins, two within
+/// two seconds and one more each time that doubles.
 #[derive(Debug)]
 pub(crate) struct Outbound {
     participants: Participants,

@@ -49,18 +49,8 @@ impl Front {
     /// Attaches a participant, if this node leads. Not brought to the leader: a stream in between would be one more that
     /// breaks.
     pub(super) async fn attach(self: &Arc<Self>, up: Streaming<Up>) -> Result<Response<Downs>, Status> {
-        match self.try_attach(up).await {
-            Ok(frames) => {
-                let mut response = Response::new(frames);
-                self.name_leader(response.metadata_mut());
-                Ok(response)
-            }
-            Err(failure) => {
-                let mut status = failure.into_status(self.leader());
-                self.name_leader(status.metadata_mut());
-                Err(status)
-            }
-        }
+        let frames = self.try_attach(up).await;
+        self.respond(frames)
     }
 
     async fn try_attach(self: &Arc<Self>, mut up: Streaming<Up>) -> Result<Downs, Failure> {

@@ -51,7 +51,13 @@ pub(super) trait Call: Message + Clone + Default + 'static {
 impl Front {
     /// Answers a client's call, from here or from the leader.
     pub(super) async fn route<C: Call>(&self, call: C) -> Result<Response<C::Reply>, Status> {
-        match self.answer(call).await {
+        let answer = self.answer(call).await;
+        self.respond(answer)
+    }
+
+    /// As it goes to a client: with the leader's id and address.
+    pub(super) fn respond<T>(&self, answer: Result<T, Failure>) -> Result<Response<T>, Status> {
+        match answer {
             Ok(reply) => {
                 let mut response = Response::new(reply);
                 self.name_leader(response.metadata_mut());
