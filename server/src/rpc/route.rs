@@ -194,7 +194,7 @@ impl Front {
         self.leader().filter(|(leader, _)| *leader != self.options.node)
     }
 
-    pub(super) fn name_leader(&self, metadata: &mut MetadataMap) {
+    fn name_leader(&self, metadata: &mut MetadataMap) {
         let Some((leader, address)) = self.leader() else { return };
         metadata.insert(LEADER, leader.0.into());
         if let Ok(address) = address.parse() {

@@ -38,17 +38,7 @@ struct Watcher {
 
 impl Front {
     pub(super) fn watch(self: &Arc<Self>, request: WatchRequest) -> Result<Response<Events>, Status> {
-        let watcher = self.watcher(request).map_err(|failure| failure.into_status(self.leader()))?;
-        let events = stream::unfold(Some(watcher), |watcher| async {
-            let mut watcher = watcher?;
-            match watcher.next().await {
-                Ok(event) => Some((Ok(event), Some(watcher))),
-                Err(failure) => Some((Err(failure.into_status(watcher.front.leader())), None)),
-            }
-        });
-        let mut response = Response::new(Box::pin(events) as Events);
-        self.name_leader(response.metadata_mut());
-        Ok(response)
+        self.respond(self.watcher(request).map(Watcher::events))
     }
 
     fn watcher(self: &Arc<Self>, request: WatchRequest) -> Result<Watcher, Failure> {
@@ -79,6 +69,16 @@ impl Front {
 }
 
 impl Watcher {
+    fn events(self) -> Events {
+        Box::pin(stream::unfold(Some(self), |watcher| async {
+            let mut watcher = watcher?;
+            match watcher.next().await {
+                Ok(event) => Some((Ok(event), Some(watcher))),
+                Err(failure) => Some((Err(failure.into_status(watcher.front.leader())), None)),
+            }
+        }))
+    }
+
     async fn next(&mut self) -> Result<WatchEvent, Failure> {
         let event = loop {
             if let Some(event) = self.next.pop_front() {
