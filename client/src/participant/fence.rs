@@ -13,9 +13,9 @@ pub enum Purpose {
     Outcome,
 }
 
-/// The newest stamp seen. Only who asks for a promise raises the term: it leads, whereas an outcome may be spoken by any
-/// node, also one that stands for election and fails. Cluster and incarnation must be durable before anything that they admitted is answered;
-/// the horizon before anything that it allowed to drop is dropped; the term need not be.
+/// The newest stamp seen. Only who asks for a promise raises the term: it leads, whereas an outcome may be spoken by
+/// any node, also one that stands for election and fails. Cluster and incarnation must be durable before anything that
+/// they admitted is answered; the horizon before anything that it allowed to drop is dropped; the term need not be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fence {
     /// None until the first message, whose cluster is then the only one.

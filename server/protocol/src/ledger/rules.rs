@@ -37,8 +37,9 @@ impl Rules {
 }
 
 impl Default for Rules {
-    /// An hour of outcomes and an hour of life, a week if Begin says so; five minutes of skew; buckets of a minute; 100,000 open transactions of
-    /// 256 branches, 50,000 of which may wait for one resource; a day of keys, a million of them; 10,000 sessions.
+    /// An hour of outcomes and an hour of life, a week if Begin says so; five minutes of skew; buckets of a minute;
+    /// 100,000 open transactions of 256 branches, 50,000 of which may wait for one resource; a day of keys, a million of
+    /// them; 10,000 sessions.
     fn default() -> Self {
         Self {
             retention_ms: 3_600_000,
