@@ -94,14 +94,11 @@ fn node(answers: impl Fn(&Call) -> Option<Answer> + Send + Sync + 'static) -> No
 
 /// What was settled is reported by a task of its own.
 async fn reported(node: &Node) -> BTreeMap<u32, v1::Settlement> {
-    for _ in 0..200 {
-        let asked = node.asked();
-        if let Some(Call::ReportSettled(settled)) = asked.iter().find(|call| matches!(call, Call::ReportSettled(_))) {
-            return settled.iter().copied().collect();
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("nothing was reported: {:?}", node.asked());
+    let settled = |call: &Call| match call {
+        Call::ReportSettled(settled) => Some(settled.iter().copied().collect()),
+        _ => None,
+    };
+    node.called(settled).await
 }
 
 #[tokio::test]

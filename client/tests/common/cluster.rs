@@ -1,14 +1,9 @@
 //! A cluster of one test's making: real sockets, and answers that the test decides.
 
-use std::{
-    net::SocketAddr,
-    pin::Pin,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::{Stream, stream};
-use tokio::task::JoinHandle;
+use tokio::{sync::watch, task::JoinHandle, time::timeout};
 use tonic::{
     Code, Request, Response, Status, Streaming,
     transport::server::{Server, TcpIncoming},
@@ -73,7 +68,7 @@ pub(crate) struct Node {
     server: JoinHandle<()>,
 }
 
-type Calls = Arc<Mutex<Vec<(Vec<u8>, Call)>>>;
+type Calls = Arc<watch::Sender<Vec<(Vec<u8>, Call)>>>;
 
 impl Node {
     /// `decide` is given how many calls came before.
@@ -96,17 +91,31 @@ impl Node {
     }
 
     pub(crate) fn calls(&self) -> usize {
-        self.calls.lock().unwrap().len()
+        self.calls.borrow().len()
     }
 
     /// The xids that it was called with.
     pub(crate) fn xids(&self) -> Vec<Xid> {
-        self.calls.lock().unwrap().iter().map(|(xid, _)| Xid::from_slice(xid).unwrap()).collect()
+        self.calls.borrow().iter().map(|(xid, _)| Xid::from_slice(xid).unwrap()).collect()
     }
 
     /// What it was asked.
     pub(crate) fn asked(&self) -> Vec<Call> {
-        self.calls.lock().unwrap().iter().map(|(_, call)| call.clone()).collect()
+        self.calls.borrow().iter().map(|(_, call)| call.clone()).collect()
+    }
+
+    /// Waits for the first call of which there is something to say.
+    pub(crate) async fn called<T>(&self, mut says: impl FnMut(&Call) -> Option<T>) -> T {
+        let mut calls = self.calls.subscribe();
+        let seen = async {
+            loop {
+                if let Some(said) = calls.borrow_and_update().iter().find_map(|(_, call)| says(call)) {
+                    return said;
+                }
+                calls.changed().await.unwrap();
+            }
+        };
+        timeout(Duration::from_secs(20), seen).await.unwrap_or_else(|_| panic!("not called: {:?}", self.asked()))
     }
 }
 
@@ -151,11 +160,11 @@ fn credentials(numbers: impl Iterator<Item = u32>) -> Vec<v1::BranchCredential> 
 
 impl Service {
     fn next(&self, xid: &[u8], call: Call) -> Answer {
-        let before = {
-            let mut calls = self.calls.lock().unwrap();
+        let mut before = 0;
+        self.calls.send_modify(|calls| {
+            before = calls.len();
             calls.push((xid.to_vec(), call.clone()));
-            calls.len() - 1
-        };
+        });
         (self.decide)(before, &call)
     }
 
