@@ -52,7 +52,7 @@ async fn each_call_says_what_is_wrong() {
 }
 
 async fn check(cluster: &Cluster, channel: Channel) {
-    use Code::{FailedPrecondition, InvalidArgument, NotFound, OutOfRange, PermissionDenied};
+    use Code::{FailedPrecondition, InvalidArgument, NotFound, OutOfRange, PermissionDenied, ResourceExhausted};
     let mut transactions = TransactionsClient::new(channel.clone());
     let mut branches = BranchesClient::new(channel.clone());
     let xid = || Bytes::copy_from_slice(cluster.client().new_xid().as_bytes());
@@ -162,6 +162,9 @@ async fn check(cluster: &Cluster, channel: Channel) {
     let refused = heavy.commit().await.unwrap_err();
     assert_eq!(refused.code(), Some(RefusalCode::Invalid), "{refused}");
     assert!(refused.to_string().contains("too large"), "{refused}");
+    let branches = (1..=1_100).map(|number| Branch { payload: vec![7; 4_000].into(), ..branch(number, "seats") });
+    let heavy = v1::CommitRequest { xid: xid(), branches: branches.collect(), ..v1::CommitRequest::default() };
+    fails(transactions.commit(heavy).await, ResourceExhausted, Detail::Invalid, "the limit is: 4194304 bytes");
 
     let transfer = Request::new(v1::TransferLeaderRequest { to: 77 });
     let reply = OperatorClient::new(channel).transfer_leader(transfer).await;

@@ -15,7 +15,7 @@ mod message;
 mod sessions;
 mod settling;
 mod timers;
-mod voting;
+pub(crate) mod voting;
 mod waking;
 mod work;
 
@@ -189,6 +189,8 @@ impl Coordinator {
                 Phase::Voting { deadline, .. } => {
                     let deadline = (*deadline).max(now.plus(self.patience.least_vote_ms));
                     self.closed(now, xid, deadline, ledger, effects);
+                    // It has outlived one leader, and may outlive this one.
+                    self.works.entry(xid).or_default().slow = true;
                 }
                 Phase::Delegated { .. } => self.ask_delegate(now, xid, ledger, effects),
                 Phase::Decided { .. } => self.tell_all(now, xid, ledger, effects),
@@ -335,9 +337,10 @@ impl Coordinator {
                 self.propose_votes(branch.xid, ledger, effects);
             }
             // A vote that is refused meets a transaction that was decided and has ended meanwhile.
-            (Pending::Votes { xid } | Pending::Abort { xid }, _) => {
+            (Pending::Votes { xid }, _) => self.votes_in_log(xid, ledger, effects),
+            (Pending::Abort { xid }, _) => {
                 if let Some(work) = self.works.get_mut(&xid) {
-                    (work.votes_proposed, work.abort_proposed) = (false, false);
+                    work.abort_proposed = false;
                 }
             }
         }

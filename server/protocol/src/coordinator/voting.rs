@@ -3,6 +3,10 @@
 use super::{Coordinator, Effect, Pending};
 use crate::{BranchId, BranchNumber, Command, Ledger, ListedBranch, LogTime, Phase, Reason, Vote, Xid};
 
+/// How long a leader keeps votes to itself that do not decide yet, in milliseconds. In most transactions all votes are
+/// there long before, and go to the log in one entry.
+pub const KEEP_VOTES_MS: u64 = 250;
+
 /// The list of a Commit call, on its way to the log.
 pub(super) struct Closing<'a> {
     pub(super) branches: &'a [ListedBranch],
@@ -61,7 +65,7 @@ impl Coordinator {
         for (number, branch) in transaction.unvoted() {
             work.ask(now, BranchId { xid, number }, &branch.resource, &branch.payload, effects);
         }
-        self.arm(xid, deadline);
+        self.arm(xid, deadline.min(now.plus(KEEP_VOTES_MS)));
         self.propose_votes(xid, ledger, effects);
     }
 
@@ -86,7 +90,8 @@ impl Coordinator {
         self.propose_votes(branch.xid, ledger, effects);
     }
 
-    /// Proposes the votes once they decide: all of a full list in one entry, or a refusal at once.
+    /// Proposes the votes once they decide: all of a full list in one entry, or a refusal at once. Where voting is slow
+    /// it proposes what it has, so that the next leader need not ask for it again.
     pub(super) fn propose_votes(&mut self, xid: Xid, ledger: &Ledger, effects: &mut Vec<Effect>) {
         let Some(transaction) = ledger.transaction(xid) else { return };
         let Some(work) = self.works.get_mut(&xid) else { return };
@@ -105,13 +110,27 @@ impl Coordinator {
         let commands: Vec<Command> = match refused {
             Some((number, vote)) => vec![of(*number, vote)],
             None => {
-                let complete: Option<Vec<Command>> =
-                    transaction.unvoted().map(|(number, _)| Some(of(number, work.votes.get(&number)?))).collect();
-                let Some(commands) = complete else { return };
+                let missing = transaction.unvoted().count();
+                let in_hand =
+                    transaction.unvoted().filter_map(|(number, _)| Some(of(number, work.votes.get(&number)?)));
+                let commands: Vec<Command> = in_hand.collect();
+                if commands.is_empty() || commands.len() < missing && !work.slow {
+                    return;
+                }
                 commands
             }
         };
         work.votes_proposed = true;
         self.propose(Pending::Votes { xid }, commands, effects);
+    }
+
+    /// If they did not decide, those go that came meanwhile, and the deadline is looked at: it may have come as well.
+    pub(super) fn votes_in_log(&mut self, xid: Xid, ledger: &Ledger, effects: &mut Vec<Effect>) {
+        let Some(work) = self.works.get_mut(&xid) else { return };
+        work.votes_proposed = false;
+        let Some(Phase::Voting { .. }) = ledger.transaction(xid).map(|open| &open.phase) else { return };
+        let deadline = work.deadline;
+        self.propose_votes(xid, ledger, effects);
+        self.arm(xid, deadline);
     }
 }

@@ -79,6 +79,8 @@ impl Coordinator {
                 (*expires_at, ReasonCode::Timeout, "it was not asked to commit within its timeout".to_owned())
             }
             Phase::Voting { .. } => {
+                // Past the deadline only a full list counts.
+                work.slow = now < work.deadline;
                 let silent: Vec<String> = transaction
                     .unvoted()
                     .filter(|(number, _)| !work.votes.contains_key(number))

@@ -26,6 +26,8 @@ pub(super) struct Work {
     /// What the branch that decides has said.
     pub(super) conclusion: Option<Conclusion>,
     pub(super) votes_proposed: bool,
+    /// Whether votes go to the log as they come, instead of once they decide.
+    pub(super) slow: bool,
     pub(super) abort_proposed: bool,
 }
 

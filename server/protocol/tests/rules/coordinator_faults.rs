@@ -1,8 +1,8 @@
 //! What the leader does when things fail: deadlines, retries, lost answers, changes of the leader.
 
 use verdict_protocol::{
-    Command, Effect, Event, FIRST_RETRY_MS, Held, LONGEST_RETRY_MS, LogTime, Outcome, ProposalId, ReasonCode, Reply,
-    Request,
+    Command, Effect, Event, FIRST_RETRY_MS, Held, KEEP_VOTES_MS, LONGEST_RETRY_MS, LogTime, Outcome, ProposalId,
+    ReasonCode, Reply, Request,
 };
 
 use crate::build::*;
@@ -23,8 +23,10 @@ fn cannot(number: u32) -> (Event, Event) {
 fn the_deadline_proposes_an_abort_that_names_who_was_silent() {
     let (mut leader, x) = (Leader::new(), xid(1));
     let first = leader.commit(7, x, listed(&[1, 2]));
-    assert_eq!(wake_at(&leader.applies(&first)), Some(at(2_000)));
-    leader.voted(x, 1, PREPARED);
+    assert_eq!(wake_at(&leader.applies(&first)), Some(at(KEEP_VOTES_MS)));
+    assert_eq!(leader.wakes(KEEP_VOTES_MS), [Effect::WakeAt(at(2_000))]);
+    let vote = leader.voted(x, 1, PREPARED);
+    leader.applies(&vote);
     assert_eq!(leader.wakes(1_999), [Effect::WakeAt(at(2_000))]);
     let abort = leader.wakes(2_000);
     let [Effect::Propose { commands, .. }, Effect::WakeAt(again)] = &abort[..] else { panic!("{abort:?}") };
@@ -94,7 +96,8 @@ fn s60_m37_asking_and_telling_are_repeated_with_backoff() {
         Request::Commit { xid: x, branches: listed(&[1]), vote_timeout_ms: 9_000, delegate: None, session: None },
     );
     leader.applies(&first);
-    let mut last = 0;
+    let mut last = KEEP_VOTES_MS;
+    assert_eq!(acts(leader.wakes(last)), []);
     for attempt in 0..8 {
         let now = leader.log.now;
         let due = wake_at(&leader.hears(cannot(1).0)).unwrap().since(now);
@@ -208,13 +211,51 @@ fn s31_a_new_leader_asks_again_with_what_is_left_and_at_least_a_minimum() {
     log.clock(800);
     let (leader, effects) = Leader::of(log);
     assert_eq!(acts(effects.clone()), [ask(xid(1), 1, 1_200), tell(xid(3), 1, leader.outcome(xid(3)))]);
-    assert_eq!(wake_at(&effects), Some(at(2_000)));
+    assert_eq!(wake_at(&effects), Some(at(800 + KEEP_VOTES_MS)));
     late.clock(1_900);
     let (mut leader, effects) = Leader::of(late);
     assert_eq!(acts(effects)[0], ask(xid(1), 1, 500));
     let votes = leader.voted(xid(1), 1, PREPARED);
     leader.applies(&votes);
     assert_eq!(leader.outcome(xid(1)).value(), Outcome::Committed, "it goes on, and is not rolled back");
+}
+
+#[test]
+fn where_voting_is_slow_votes_in_hand_go_to_the_log_and_outlast_their_leader() {
+    let (mut leader, x) = (Leader::new(), xid(1));
+    let first = leader.commit(7, x, listed(&[1, 2, 3, 4]));
+    leader.applies(&first);
+    assert_eq!(acts(leader.voted(x, 1, PREPARED)), [], "the others may come any moment");
+    let slow = leader.wakes(KEEP_VOTES_MS);
+    assert_eq!(acts(slow.clone()), [propose(2, vec![vote(x, 1, PREPARED)])]);
+    assert_eq!(acts(leader.voted(x, 2, PREPARED)), [], "one proposal at a time");
+    let next = leader.applies(&slow);
+    assert_eq!(acts(next.clone()), [propose(3, vec![vote(x, 2, PREPARED)])]);
+    leader.applies(&next);
+
+    let (mut leader, effects) = Leader::of(leader.log);
+    let left = 2_000 - KEEP_VOTES_MS;
+    assert_eq!(acts(effects), [ask(x, 3, left), ask(x, 4, left)], "two votes are known");
+    let third = leader.voted(x, 3, PREPARED);
+    assert_eq!(acts(third.clone()), [propose(1, vec![vote(x, 3, PREPARED)])], "one leader was lost already");
+    leader.applies(&third);
+    let fourth = leader.voted(x, 4, PREPARED);
+    leader.applies(&fourth);
+    assert_eq!(leader.outcome(x).value(), Outcome::Committed);
+}
+
+#[test]
+fn a_deadline_that_comes_while_a_vote_is_on_its_way_to_the_log_is_kept() {
+    let (mut leader, x) = (Leader::new(), xid(1));
+    let first = leader.commit(7, x, listed(&[1, 2]));
+    leader.applies(&first);
+    leader.wakes(KEEP_VOTES_MS);
+    let vote = leader.voted(x, 1, PREPARED);
+    assert_eq!(acts(leader.wakes(2_000)), [], "it could be the last vote");
+    assert_eq!(wake_at(&leader.applies(&vote)), Some(at(2_000)));
+    let abort = leader.wakes(2_001);
+    leader.applies(&abort);
+    assert_eq!(leader.outcome(x).value(), Outcome::Aborted);
 }
 
 #[test]

@@ -36,6 +36,8 @@ pub enum Action {
     Acknowledged(usize, usize),
     NotTold(usize, usize),
     Wake(usize),
+    /// The participants come to a leader by themselves.
+    Reached(usize),
     /// Log time passes the horizon of all transactions.
     Age,
     Elect(usize),
@@ -100,6 +102,7 @@ impl fmt::Display for Action {
             Self::Acknowledged(n, b) => write!(f, "{} hears that {} took it", name(n), b + 1),
             Self::NotTold(n, b) => write!(f, "{} can't reach {} to tell", name(n), b + 1),
             Self::Wake(n) => write!(f, "{} wakes", name(n)),
+            Self::Reached(n) => write!(f, "the participants come to {}", name(n)),
             Self::Age => write!(f, "the horizon passes everything"),
             Self::Elect(n) => write!(f, "{} is elected", name(n)),
             Self::Deposed(n) => write!(f, "{} learns that it is deposed", name(n)),

@@ -58,6 +58,20 @@ fn a_deadline_at_any_time() {
 fn participants_that_cannot_be_reached() {
     let left = Left { unreachable: 1, wakes: 1, ..NO_FAULTS };
     walk("unreachable", scenario([Willing, Reader, Willing], &[TWO], left));
+    let left = Left { unreachable: 2, comes: 1, elections: 1, ..NO_FAULTS };
+    walk("unreachable, and then they come", scenario([Willing; 3], &[TWO], left));
+    let left = Left { unreachable: 1, comes: 2, wakes: 1, ..NO_FAULTS };
+    walk("one phase, and then they come", scenario([Willing; 3], &[ONE_PHASE], left));
+}
+
+#[test]
+fn votes_that_go_to_the_log_one_by_one() {
+    let slow = |scenario| Scenario { vote_timeout_ms: 1_000, ..scenario };
+    let left = Left { wakes: 2, elections: 1, ..NO_FAULTS };
+    let seen = walk("slow voting", slow(scenario([Willing, MayRefuse, Willing], &[TWO], left)));
+    assert!(seen.committed > 0 && seen.aborted > 0, "{seen:?}");
+    let left = Left { wakes: 2, interruptions: 1, ..NO_FAULTS };
+    walk("slow voting, interruptions", slow(scenario([Willing; 3], &[ALL], left)));
 }
 
 #[test]

@@ -43,6 +43,9 @@ impl World {
             if left.wakes > 0 && state.wake_at.is_some() {
                 into.push(Action::Wake(node));
             }
+            if left.comes > 0 {
+                into.push(Action::Reached(node));
+            }
         }
         if left.elections > 0 {
             into.push(Action::Elect(1 - self.leader));

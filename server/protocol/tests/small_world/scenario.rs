@@ -87,6 +87,8 @@ pub struct Left {
     pub ages: u8,
     /// A client says how it settled what it had prepared.
     pub reports: u8,
+    /// Participants come to a leader by themselves.
+    pub comes: u8,
 }
 
 pub const NO_FAULTS: Left = Left {
@@ -102,4 +104,5 @@ pub const NO_FAULTS: Left = Left {
     words: 0,
     ages: 0,
     reports: 0,
+    comes: 0,
 };

@@ -10,7 +10,7 @@ use crate::{
     action::{Action, Call},
     hears::{Asked, token},
     participant::Disk,
-    world::{AGED, GRACE_MS, Proposal, World, key, new_branch, session_name, xid},
+    world::{AGED, GRACE_MS, Proposal, World, key, new_branch, resource, session_name, xid},
 };
 
 impl World {
@@ -113,6 +113,10 @@ impl World {
             Action::Wake(node) => {
                 self.left.wakes -= 1;
                 self.wake(node)
+            }
+            Action::Reached(node) => {
+                self.left.comes -= 1;
+                self.handle(node, Event::Reached { resource: resource() })
             }
             Action::Age => {
                 self.left.ages -= 1;

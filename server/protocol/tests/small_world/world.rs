@@ -11,7 +11,7 @@ use std::{
 
 use verdict_protocol::{
     BranchId, Brought, ClusterId, Command, Coordinator, Entry, Event, Instance, Key, Ledger, ListedBranch, LogTime,
-    NewBranch, Outcome, Phase, ProposalId, Rules, Secret, SessionName, SessionRef, State, Vote, Xid,
+    NewBranch, Outcome, Phase, ProposalId, ResourceName, Rules, Secret, SessionName, SessionRef, State, Vote, Xid,
 };
 
 use crate::{
@@ -136,8 +136,13 @@ pub fn index_of(branch: BranchId) -> usize {
     branch.number as usize - 1
 }
 
+/// The one that all branches are of.
+pub fn resource() -> ResourceName {
+    "db".try_into().expect("a good name")
+}
+
 pub fn new_branch(number: u32) -> NewBranch {
-    NewBranch { number, resource: "db".try_into().expect("a good name"), payload: vec![0].into() }
+    NewBranch { number, resource: resource(), payload: vec![0].into() }
 }
 
 pub fn session_name() -> SessionName {

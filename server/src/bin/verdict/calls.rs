@@ -1,5 +1,5 @@
-//! Counts the calls that a service is working on, so that a stop can wait for them, and for nothing else: the links
-//! between nodes never end by themselves.
+//! What every call passes through. Calls under way are counted, so that a stop can wait for them, and for nothing else:
+//! the links between nodes never end by themselves. And a message that is too large is refused as every other limit is.
 
 use std::{
     convert::Infallible,
@@ -10,10 +10,13 @@ use std::{
 
 use tokio::sync::watch;
 use tonic::{
+    Code, Status,
     body::Body,
     codegen::{Service, http},
     server::NamedService,
 };
+use verdict_client::wire;
+use verdict_proto::v1::{ErrorDetail, error_detail};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Calls(Arc<watch::Sender<usize>>);
@@ -74,9 +77,21 @@ where
         Box::pin(async move {
             let answer = answer.await;
             drop(guard);
-            answer
+            answer.map(|response| too_large(&response).map_or(response, Status::into_http))
         })
     }
+}
+
+/// What to answer instead of tonic's own word for a message that is larger than it reads: OUT_OF_RANGE, which has another
+/// meaning here, and bears no detail.
+fn too_large(response: &http::Response<Body>) -> Option<Status> {
+    let status = Status::from_header_map(response.headers())?;
+    if status.code() != Code::OutOfRange || !status.details().is_empty() {
+        return None;
+    }
+    let text = format!("{}: split the list over several calls, or keep large payloads elsewhere", status.message());
+    let detail = ErrorDetail { code: error_detail::Code::Invalid.into(), ..ErrorDetail::default() };
+    Some(wire::status(Code::ResourceExhausted, text, &detail))
 }
 
 impl<S: NamedService> NamedService for Counted<S> {
