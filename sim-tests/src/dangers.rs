@@ -9,7 +9,7 @@ use verdict_client::Watched;
 use verdict_protocol::{BranchId, Outcome, Vote, Xid};
 
 use crate::{
-    history::{Answer, Effect, Event, What},
+    history::{Answer, Ask, Effect, Event, What},
     invariants::Evidence,
     plan::Place,
     report::Counters,
@@ -182,6 +182,14 @@ impl Count<'_> {
             }
             What::Drove { .. } => self.add("! a client settled what it had prepared", 1),
             What::Forged { .. } => self.add("! somebody voted for a branch that is not his", 1),
+            What::Answered { ask: Ask::Resolve(Outcome::Aborted), answer: Answer::Decided { reason, .. }, .. }
+                if reason.starts_with("OPERATOR") =>
+            {
+                self.add("! an operator aborted a transaction", 1);
+            }
+            What::Answered { ask: Ask::Resolve(_) | Ask::Forget, answer: Answer::Refused(_), .. } => {
+                self.add("! an operator was refused what needs force", 1);
+            }
             What::Asked { .. } => self.add("calls of clients", 1),
             What::Answered { answer: Answer::Unknown, .. } => self.add("calls without an answer", 1),
             What::Answered { answer: Answer::Refused(_), .. } => self.add("calls that were refused", 1),

@@ -24,6 +24,9 @@ pub enum Ask {
     Commit,
     Rollback,
     Get,
+    /// An operator's.
+    Resolve(Outcome),
+    Forget,
 }
 
 /// What a client is answered.

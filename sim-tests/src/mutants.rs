@@ -54,7 +54,7 @@ const RESTORE: &str = "waits for backup and restore";
 const DATABASES: &str = "waits for databases in the simulation: real ones are tested without it";
 
 /// The list.
-pub const ALL: [Mutant; 62] = [
+pub const ALL: [Mutant; 63] = [
     wrapper(1, Flaw::BallotNotSynced, "the sync of a Raft ballot is skipped"),
     wrapper(2, Flaw::LogNotSynced, "the sync of an append is skipped"),
     wrapper(3, Flaw::FlushEarly, "a flush is reported early: each sync is done when the next one is asked for"),
@@ -115,6 +115,7 @@ pub const ALL: [Mutant; 62] = [
     patch(58, "a watcher is not told of a gap"),
     patch(59, "a watcher that goes on begins one late"),
     patch(60, "a branch whose client brought its vote is told by nobody else"),
+    patch(61, "what an operator says needs no force"),
     patch(70, "a deposed leader keeps its streams"),
     patch(71, "a reply on a stream is taken for its oldest question, whatever its number"),
 ];

@@ -199,6 +199,8 @@ pub struct Plan {
     pub watches: bool,
     /// Transitions that each node keeps for whoever watches.
     pub watch_keeps: usize,
+    /// Whether an operator looks after transactions that stay open.
+    pub operated: bool,
 }
 
 impl Plan {
@@ -251,6 +253,7 @@ impl Plan {
             settle_grace: Duration::from_millis(*pick(random, &[0, 200, 1_000])),
             watches: watching.random_bool(0.5),
             watch_keeps: *pick(watching, &[30, 300, 50_000]),
+            operated: !calm && stream(seed, "operator").random_bool(0.25),
         };
         if random.random_bool(0.25) {
             plan.rules = Rules { retention_ms: 4_000, max_lifetime_ms: 8_000, bucket_ms: 1_000, ..plan.rules };

@@ -134,7 +134,7 @@ const LEAST: u64 = 10;
 const LEAST_IN: u64 = 400;
 
 /// Situations that a batch must have been in.
-pub const DANGERS: [&str; 28] = [
+pub const DANGERS: [&str; 30] = [
     "! a leader died while branches were in doubt",
     "! the leader died between the last vote and its append",
     "! a participant died between vote and outcome",
@@ -162,6 +162,8 @@ pub const DANGERS: [&str; 28] = [
     "! a client settled what it had prepared",
     "! somebody voted for a branch that is not his",
     "! a stream was attached again while a branch of it was in doubt",
+    "! an operator aborted a transaction",
+    "! an operator was refused what needs force",
     "calm seeds",
 ];
 

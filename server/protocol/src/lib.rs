@@ -27,7 +27,7 @@ pub use command::{
 pub use coordinator::{
     Blocker, Coordinator, Effect, Event, Held, Patience, ProposalId, Reply, Report, Request, Token,
     backoff::{Backoff, FIRST_RETRY_MS, LONGEST_RETRY_MS},
-    voting::KEEP_VOTES_MS,
+    voting::{KEEP_VOTES_MS, KEEP_VOTES_OF_ANOTHERS_MS},
 };
 pub use credential::{Credential, Secret};
 pub use ids::{BranchId, BranchNumber, ClusterId, IdError, Instance, Key, ResourceName, SessionName, SessionRef, Xid};

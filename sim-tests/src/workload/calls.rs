@@ -1,6 +1,6 @@
 //! Calls, each with its question and its answer in the history.
 
-use verdict_client::{Branch, CallError, Decision, Enlisted, RefusalCode, Transaction, Verdict};
+use verdict_client::{Branch, CallError, Decision, Enlisted, RefusalCode, Transaction, TransactionStatus, Verdict};
 use verdict_protocol::{State, Xid};
 
 use super::Lane;
@@ -84,11 +84,7 @@ impl Lane {
         let call = self.asks(xid, Ask::Get);
         let status = self.verdict.get(xid).await;
         let state = status.as_ref().ok().map(|status| status.state);
-        let answer = match status {
-            Ok(status) => status.decision.map_or(Answer::Undecided(status.state), decided),
-            Err(error) => failed(&error),
-        };
-        self.hears(call, xid, Ask::Get, answer);
+        self.hears(call, xid, Ask::Get, self::status(status));
         state
     }
 
@@ -105,7 +101,11 @@ impl Lane {
 
 /// Looks a transaction up.
 pub async fn look_up(verdict: &Verdict, xid: Xid) -> Answer {
-    match verdict.get(xid).await {
+    status(verdict.get(xid).await)
+}
+
+pub(super) fn status(said: Result<TransactionStatus, CallError>) -> Answer {
+    match said {
         Ok(status) => status.decision.map_or(Answer::Undecided(status.state), decided),
         Err(error) => failed(&error),
     }

@@ -7,6 +7,7 @@ mod calls;
 mod desks;
 mod holder;
 mod lists;
+mod operator;
 mod seats;
 mod transfers;
 
@@ -22,6 +23,7 @@ use verdict_client::{Branch, Transaction, Verdict};
 use verdict_protocol::{BranchId, BranchNumber, Xid};
 
 pub use self::calls::look_up;
+pub(crate) use self::operator::look_after;
 use crate::{
     history::{History, What},
     plan::Place,

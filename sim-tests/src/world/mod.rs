@@ -3,7 +3,7 @@
 //! ```text
 //!   client-0 …  ──▶ node-1 node-2 node-3 ──▶ bank-0 bank-1 bank-2
 //!                    disk   disk   disk       memory that outlives the process
-//!   admin: asks for a leader's transfer, and for the outcomes at the end    ether: where late messages live
+//!   admin: an operator; asks for a leader's transfer, and for the outcomes at the end    ether: where late messages live
 //! ```
 
 mod clock;
@@ -273,7 +273,7 @@ impl World {
                         Place::Node(node) => parts::node(shared, node).await,
                         Place::Bank(bank) => parts::bank(shared, bank).await,
                         Place::Client(client) => parts::client(shared, client).await,
-                        Place::Admin => std::future::pending().await,
+                        Place::Admin => parts::admin(shared).await,
                     }
                 }
             });

@@ -196,6 +196,14 @@ pub(super) async fn client(shared: Arc<Shared>, client: usize) {
     workload::work(shared, client).await;
 }
 
+/// Where people sit.
+pub(super) async fn admin(shared: Arc<Shared>) {
+    if shared.plan.operated {
+        workload::look_after(shared).await;
+    }
+    std::future::pending().await
+}
+
 /// An error with its causes, in one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

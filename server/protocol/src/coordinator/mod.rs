@@ -190,7 +190,7 @@ impl Coordinator {
                     let deadline = (*deadline).max(now.plus(self.patience.least_vote_ms));
                     self.closed(now, xid, deadline, ledger, effects);
                     // It has outlived one leader, and may outlive this one.
-                    self.works.entry(xid).or_default().slow = true;
+                    self.arm(xid, deadline.min(now.plus(voting::KEEP_VOTES_OF_ANOTHERS_MS)));
                 }
                 Phase::Delegated { .. } => self.ask_delegate(now, xid, ledger, effects),
                 Phase::Decided { .. } => self.tell_all(now, xid, ledger, effects),

@@ -5,7 +5,9 @@ use crate::{BranchId, BranchNumber, Command, Ledger, ListedBranch, LogTime, Phas
 
 /// How long a leader keeps votes to itself that do not decide yet, in milliseconds. In most transactions all votes are
 /// there long before, and go to the log in one entry.
-pub const KEEP_VOTES_MS: u64 = 250;
+pub const KEEP_VOTES_MS: u64 = 1_000;
+/// The same where another leader began to ask.
+pub const KEEP_VOTES_OF_ANOTHERS_MS: u64 = 10;
 
 /// The list of a Commit call, on its way to the log.
 pub(super) struct Closing<'a> {

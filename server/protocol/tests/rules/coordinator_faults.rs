@@ -1,8 +1,8 @@
 //! What the leader does when things fail: deadlines, retries, lost answers, changes of the leader.
 
 use verdict_protocol::{
-    Command, Effect, Event, FIRST_RETRY_MS, Held, KEEP_VOTES_MS, LONGEST_RETRY_MS, LogTime, Outcome, ProposalId,
-    ReasonCode, Reply, Request,
+    Command, Effect, Event, FIRST_RETRY_MS, Held, KEEP_VOTES_MS, KEEP_VOTES_OF_ANOTHERS_MS, LONGEST_RETRY_MS, LogTime,
+    Outcome, ProposalId, ReasonCode, Reply, Request,
 };
 
 use crate::build::*;
@@ -211,7 +211,7 @@ fn s31_a_new_leader_asks_again_with_what_is_left_and_at_least_a_minimum() {
     log.clock(800);
     let (leader, effects) = Leader::of(log);
     assert_eq!(acts(effects.clone()), [ask(xid(1), 1, 1_200), tell(xid(3), 1, leader.outcome(xid(3)))]);
-    assert_eq!(wake_at(&effects), Some(at(800 + KEEP_VOTES_MS)));
+    assert_eq!(wake_at(&effects), Some(at(800 + KEEP_VOTES_OF_ANOTHERS_MS)));
     late.clock(1_900);
     let (mut leader, effects) = Leader::of(late);
     assert_eq!(acts(effects)[0], ask(xid(1), 1, 500));
@@ -236,7 +236,8 @@ fn where_voting_is_slow_votes_in_hand_go_to_the_log_and_outlast_their_leader() {
     let (mut leader, effects) = Leader::of(leader.log);
     let left = 2_000 - KEEP_VOTES_MS;
     assert_eq!(acts(effects), [ask(x, 3, left), ask(x, 4, left)], "two votes are known");
-    let third = leader.voted(x, 3, PREPARED);
+    assert_eq!(acts(leader.voted(x, 3, PREPARED)), []);
+    let third = leader.wakes(KEEP_VOTES_MS + KEEP_VOTES_OF_ANOTHERS_MS);
     assert_eq!(acts(third.clone()), [propose(1, vec![vote(x, 3, PREPARED)])], "one leader was lost already");
     leader.applies(&third);
     let fourth = leader.voted(x, 4, PREPARED);

@@ -66,7 +66,7 @@ fn participants_that_cannot_be_reached() {
 
 #[test]
 fn votes_that_go_to_the_log_one_by_one() {
-    let slow = |scenario| Scenario { vote_timeout_ms: 1_000, ..scenario };
+    let slow = |scenario| Scenario { vote_timeout_ms: 2_000, ..scenario };
     let left = Left { wakes: 2, elections: 1, ..NO_FAULTS };
     let seen = walk("slow voting", slow(scenario([Willing, MayRefuse, Willing], &[TWO], left)));
     assert!(seen.committed > 0 && seen.aborted > 0, "{seen:?}");
