@@ -34,6 +34,9 @@ const LEAVES_WITHIN: Duration = Duration::from_secs(2);
 /// The pause after the cluster has refused the stream: somebody has to change a configuration.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
+/// After so many failures in a row pauses grow no more: whoever leads next is to find its participants there.
+const LONGEST_PAUSE_AFTER: u32 = 5;
+
 /// Whether a participant's stream stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamStatus {
@@ -129,7 +132,7 @@ impl Keeper {
             };
             redirected = false;
             failures += 1;
-            let pause = self.verdict.caller().pause(failures).max(pause);
+            let pause = self.verdict.caller().pause(failures.min(LONGEST_PAUSE_AFTER)).max(pause);
             tracing::debug!(node, failures, ?pause, error = ended.message(), "not attached, opening the stream again");
             tokio::select! {
                 biased;
