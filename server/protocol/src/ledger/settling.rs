@@ -76,7 +76,12 @@ impl Ledger {
         force: bool,
         changes: &mut Vec<Change>,
     ) -> Answer {
-        let Some(open) = self.transaction(xid) else { return self.of_no_open(xid) };
+        let Some(open) = self.transaction(xid) else {
+            return match (resolution, self.outcome(xid)) {
+                (Resolution::Decide(wanted), Some(outcome)) if outcome.value() != wanted => Err(Refusal::Closed),
+                _ => self.of_no_open(xid),
+            };
+        };
         match (resolution, &open.phase) {
             (Resolution::Decide(wanted), Phase::Decided { outcome, .. }) => {
                 if wanted == *outcome {

@@ -52,6 +52,9 @@ fn the_delegated_takes_force_both_ways() {
         log.ok(forget(x, false));
         assert_eq!((log.ledger.open_count(), log.outcome(x)), (0, Some(outcome)));
         log.ok(forget(x, false));
+        let other = if outcome == Outcome::Committed { Outcome::Aborted } else { Outcome::Committed };
+        log.ok(resolve(x, Resolution::Decide(outcome), false));
+        assert_eq!(log.apply(resolve(x, Resolution::Decide(other), true)), Err(Refusal::Closed), "also once it ended");
     }
 }
 
