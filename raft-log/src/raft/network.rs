@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::select_ok;
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable};
 use openraft::network::v2::RaftNetworkV2;
 use openraft::network::{RPCOption, RPCTypes};
@@ -30,6 +31,8 @@ use crate::{LinkError, MessageKind, NodeId, PeerLink};
 /// How long the first append to a peer may take, and any if its disk is fast. A lost one costs this much. One without an
 /// answer gives the next twice the time; an answer gives it four times what it took, so a slow disk is soon waited for.
 const APPEND_WITHIN: Duration = Duration::from_millis(150);
+/// How often a message of an election is sent at most.
+const TWINS: u32 = 3;
 /// How long the first message of a snapshot's transfer may take: a lost one costs this much. Each one without an
 /// answer gives all later ones twice the time, so a slow way costs some messages that are sent again, and no more.
 const FIRST_WITHIN: Duration = Duration::from_millis(500);
@@ -104,6 +107,24 @@ impl<M: Machine> Peer<M> {
         let body = wire::encode(question).map_err(|e| RPCError::Network(NetworkError::new(&e)))?;
         let answer = self.call(kind, body, within).await?;
         wire::decode(&answer).map_err(|e| RPCError::Network(NetworkError::new(&e)))
+    }
+
+    /// The same for a message that may be repeated, and must not cost an election's time if it gets lost: while there is
+    /// no answer it is sent again, beside the first. The first answer counts.
+    async fn ask_with_twins<Q: Serialize + Sync, A: DeserializeOwned>(
+        &self,
+        kind: MessageKind,
+        question: &Q,
+        within: Duration,
+    ) -> Result<A, RPCError<TypeConfig>> {
+        let pause = within / TWINS;
+        let twins = (0..TWINS).map(|before| {
+            Box::pin(async move {
+                tokio::time::sleep(pause * before).await;
+                self.ask(kind, question, pause * (TWINS - before)).await
+            })
+        });
+        select_ok(twins).await.map(|(answer, _)| answer)
     }
 
     /// Offers the snapshot, sends what is missing, and offers it again until it is installed.
@@ -188,7 +209,7 @@ impl<M: Machine> RaftNetworkV2<TypeConfig> for Peer<M> {
         request: VoteRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        self.ask(MessageKind::Ballot, &request, option.hard_ttl()).await
+        self.ask_with_twins(MessageKind::Ballot, &request, option.hard_ttl()).await
     }
 
     async fn pre_vote(
@@ -220,6 +241,6 @@ impl<M: Machine> RaftNetworkV2<TypeConfig> for Peer<M> {
         request: TransferLeaderRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<TransferLeaderResponse<TypeConfig>, RPCError<TypeConfig>> {
-        self.ask(MessageKind::TransferLeader, &request, option.hard_ttl()).await
+        self.ask_with_twins(MessageKind::TransferLeader, &request, option.hard_ttl()).await
     }
 }

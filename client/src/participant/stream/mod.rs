@@ -34,6 +34,10 @@ const LEAVES_WITHIN: Duration = Duration::from_secs(2);
 /// The pause after the cluster has refused the stream: somebody has to change a configuration.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
+/// How long the first attempt to open a stream may take: a message that got lost costs this much. Each that fails gives the
+/// next twice the time.
+const OPENS_WITHIN: Duration = Duration::from_millis(500);
+const OPENS_WITHIN_AT_MOST: Duration = Duration::from_secs(4);
 /// After so many failures in a row pauses grow no more: whoever leads next is to find its participants there.
 const LONGEST_PAUSE_AFTER: u32 = 5;
 
@@ -104,7 +108,8 @@ impl Keeper {
                 tracing::info!(node = number, address = node, "attached to the cluster");
                 self.set(StreamStatus::Attached { node: number });
             };
-            let ended = match Session::open(&self.shared, channel).await {
+            let within = OPENS_WITHIN.saturating_mul(1 << failures.min(16)).min(OPENS_WITHIN_AT_MOST);
+            let ended = match Session::open(&self.shared, channel, within).await {
                 Ok((session, number)) => {
                     attached(number);
                     match session.run(&self.leaving).await {

@@ -16,8 +16,6 @@ use verdict_proto::v1::{self, ask, branches_client::BranchesClient, reply};
 
 use super::{super::server::Shared, broken};
 
-/// How long a stream may take to be opened: about two elections.
-const OPENS_WITHIN: Duration = Duration::from_secs(2);
 /// A stream that is silent for so many of the cluster's heartbeats is cut off.
 const HEARTBEATS: u32 = 4;
 /// The most requests that are taken at a time.
@@ -67,8 +65,8 @@ enum Leaving {
 }
 
 impl Session {
-    /// Says hello and waits for the welcome; returns the number of the node at the other end.
-    pub(super) async fn open(shared: &Arc<Shared>, channel: Channel) -> Result<(Self, u64), Status> {
+    /// Says hello and waits for the welcome, for so long; returns the number of the node at the other end.
+    pub(super) async fn open(shared: &Arc<Shared>, channel: Channel, within: Duration) -> Result<(Self, u64), Status> {
         let granted = shared.options.in_flight.clamp(1, MOST_CREDIT);
         let (up, frames) = mpsc::channel(FRAMES);
         let resources = shared.managers.keys().cloned().map(String::from).collect();
@@ -83,7 +81,7 @@ impl Session {
                 Some(_) | None => Err(broken("the stream began without a welcome")),
             }
         };
-        let opened = timeout(OPENS_WITHIN, opening).await;
+        let opened = timeout(within, opening).await;
         let (down, welcome, credit) = opened.map_err(|_| broken("the stream was not opened in time"))??;
         let work = Work {
             shared: Arc::clone(shared),

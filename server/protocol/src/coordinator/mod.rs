@@ -297,7 +297,7 @@ impl Coordinator {
         }
     }
 
-    /// Forgets branches that were asked early for a list that did not get into the ledger: they will inquire.
+    /// Forgets branches that were asked early for a list that did not get into the ledger.
     fn drop_unless_open(&mut self, xid: Xid, ledger: &Ledger) {
         if ledger.transaction(xid).is_none() {
             self.end(xid);
@@ -306,6 +306,9 @@ impl Coordinator {
 
     fn answered(&mut self, proposal: ProposalId, answers: Vec<Answer>, ledger: &Ledger, effects: &mut Vec<Effect>) {
         let Some(pending) = self.pending.remove(&proposal) else { return };
+        if let Pending::Commit { xid, .. } = pending {
+            self.release_early(xid, ledger, effects);
+        }
         let refusal = answers.into_iter().find_map(Result::err);
         match (pending, refusal) {
             (Pending::Commit { token, xid }, Some(refusal)) => {

@@ -15,6 +15,7 @@ impl Coordinator {
         ledger: &Ledger,
         effects: &mut Vec<Effect>,
     ) {
+        self.release_early(xid, ledger, effects);
         let work = self.works.entry(xid).or_default();
         for token in std::mem::take(&mut work.waiting) {
             effects.push(Effect::Reply { token, reply: Reply::Decided { xid, outcome } });

@@ -1,7 +1,7 @@
 //! Asking the branches, and proposing their votes.
 
 use super::{Coordinator, Effect, Pending};
-use crate::{BranchId, BranchNumber, Command, Ledger, ListedBranch, LogTime, Phase, Reason, Vote, Xid};
+use crate::{BranchId, BranchNumber, Command, Ledger, ListedBranch, LogTime, Outcome, Phase, Reason, Vote, Xid};
 
 /// How long a leader keeps votes to itself that do not decide yet, in milliseconds. In most transactions all votes are
 /// there long before, and go to the log in one entry.
@@ -44,7 +44,22 @@ impl Coordinator {
             let id = BranchId { xid, number: listed.branch.number };
             let voted = ledger.transaction(xid).and_then(|transaction| transaction.branches.get(&id.number));
             if voted.is_none_or(|branch| branch.vote.is_none()) {
-                work.ask(now, id, &listed.branch.resource, &listed.branch.payload, effects);
+                let (resource, payload) = (&listed.branch.resource, &listed.branch.payload);
+                work.early.insert(id.number, (resource.clone(), payload.clone()));
+                work.ask(now, id, resource, payload, effects);
+            }
+        }
+    }
+
+    /// The list came too late, or was refused: what was asked for it hears that the transaction is aborted, if it is.
+    /// Otherwise, and if that gets lost, it inquires.
+    pub(super) fn release_early(&mut self, xid: Xid, ledger: &Ledger, effects: &mut Vec<Effect>) {
+        let Some(outcome) = ledger.outcome(xid).filter(|outcome| outcome.value() == Outcome::Aborted) else { return };
+        let Some(work) = self.works.get_mut(&xid) else { return };
+        let registered = |number| ledger.transaction(xid).is_some_and(|open| open.branches.contains_key(&number));
+        for (number, (resource, payload)) in std::mem::take(&mut work.early) {
+            if !registered(number) {
+                effects.push(Effect::Tell { branch: BranchId { xid, number }, resource, payload, outcome });
             }
         }
     }
@@ -64,6 +79,7 @@ impl Coordinator {
         }
         let work = self.works.entry(xid).or_default();
         work.deadline = deadline;
+        work.early.clear();
         for (number, branch) in transaction.unvoted() {
             work.ask(now, BranchId { xid, number }, &branch.resource, &branch.payload, effects);
         }

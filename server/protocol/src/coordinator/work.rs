@@ -21,6 +21,8 @@ pub(super) struct Work {
     pub(super) look_at: Option<LogTime>,
     pub(super) asking: BTreeMap<BranchNumber, Call>,
     pub(super) telling: BTreeMap<BranchNumber, Call>,
+    /// What was asked for a list that is not in the log yet.
+    pub(super) early: BTreeMap<BranchNumber, (ResourceName, Bytes)>,
     /// Answers to prepare that are not proposed yet.
     pub(super) votes: BTreeMap<BranchNumber, (Vote, Option<Reason>)>,
     /// What the branch that decides has said.

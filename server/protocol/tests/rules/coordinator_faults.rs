@@ -2,7 +2,7 @@
 
 use verdict_protocol::{
     Command, Effect, Event, FIRST_RETRY_MS, Held, KEEP_VOTES_MS, KEEP_VOTES_OF_ANOTHERS_MS, LONGEST_RETRY_MS, LogTime,
-    Outcome, ProposalId, ReasonCode, Reply, Request,
+    Outcome, ProposalId, Reason, ReasonCode, Reply, Request,
 };
 
 use crate::build::*;
@@ -243,6 +243,32 @@ fn where_voting_is_slow_votes_in_hand_go_to_the_log_and_outlast_their_leader() {
     let fourth = leader.voted(x, 4, PREPARED);
     leader.applies(&fourth);
     assert_eq!(leader.outcome(x).value(), Outcome::Committed);
+}
+
+#[test]
+fn s29_branches_that_were_asked_for_a_list_that_came_too_late_hear_that_it_is_aborted() {
+    let tells = |effects: &[Effect]| -> Vec<Effect> {
+        effects.iter().filter(|effect| matches!(effect, Effect::Tell { .. })).cloned().collect()
+    };
+    for rollback_is_known in [false, true] {
+        let (mut leader, x) = (Leader::new(), xid(1));
+        let reason = Reason::new(ReasonCode::Rollback, "");
+        let rollback = leader.asked(7, Request::Rollback { xid: x, reason });
+        let mut after = Vec::new();
+        // The client's own Commit races with it: the branches are asked, and registered by nobody.
+        let commit = leader.commit(8, x, listed(&[1, 2]));
+        assert_eq!(acts(commit.clone()).iter().filter(|effect| matches!(effect, Effect::Ask { .. })).count(), 2);
+        if rollback_is_known {
+            // Its entry is not this leader's.
+            leader.log.ok(abort(x));
+        } else {
+            after.extend(leader.applies(&rollback));
+        }
+        after.extend(leader.applies(&commit));
+        let outcome = leader.outcome(x);
+        assert_eq!(tells(&after), [tell(x, 1, outcome), tell(x, 2, outcome)]);
+        assert_eq!((leader.log.ledger.open_count(), leader.coordinator.held().works), (0, 0));
+    }
 }
 
 #[test]
