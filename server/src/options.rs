@@ -97,7 +97,7 @@ impl Options {
             vote_timeout: Duration::from_secs(10),
             max_vote_timeout: Duration::from_secs(60),
             timeout: Duration::from_secs(60),
-            least_vote_timeout: Duration::from_secs(2),
+            least_vote_timeout: Duration::from_secs(1),
             grace: Duration::from_secs(90),
             settle_grace: Duration::from_secs(1),
             max_calls: 10_000,
