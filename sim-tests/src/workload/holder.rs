@@ -26,6 +26,9 @@ use crate::{
 const LEFT_OUT: u32 = 99;
 /// How long an application waits for its bank.
 const PREPARES_WITHIN: Duration = Duration::from_secs(1);
+/// How long a client waits for an answer before it takes the outcome for unknown, and asks again.
+const PATIENT: Duration = Duration::from_secs(4);
+const IMPATIENT: Duration = Duration::from_millis(100);
 
 impl Lane {
     /// Registers the branches; those that are registered need not be listed again.
@@ -50,7 +53,8 @@ impl Lane {
         let xid = self.order(self.verdict.transaction()).xid();
         let branches = self.shared.work.ordered(xid);
         let pushes = self.chance(0.3);
-        let mut transaction = self.verdict.resume(xid);
+        let deadline = if self.chance(0.4) { IMPATIENT } else { PATIENT };
+        let mut transaction = self.verdict.with_deadline(deadline).resume(xid);
         let mut prepared = Vec::new();
         for mut branch in branches {
             let voted = self.prepare(xid, &branch).await;
