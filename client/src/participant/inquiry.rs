@@ -47,8 +47,8 @@ impl Default for InquiryOptions {
     }
 }
 
-/// The pause after a sweep that reached no cluster grows to this many times `sweep_every`. One question tried the cluster,
-/// whatever is held, so that is little; and whoever leads next is to hear of it soon.
+/// The pause after a sweep that reached no cluster grows to this many times `sweep_every`. One question tried the
+/// cluster, whatever is held, so that is little; and whoever leads next is to hear of it soon.
 const MOST_BACKOFF: u32 = 2;
 
 /// A branch that the cluster refuses to answer about, or that can't take its outcome, is asked about again after this

@@ -109,8 +109,8 @@ impl<M: Machine> Peer<M> {
         wire::decode(&answer).map_err(|e| RPCError::Network(NetworkError::new(&e)))
     }
 
-    /// The same for a message that may be repeated, and must not cost an election's time if it gets lost: while there is
-    /// no answer it is sent again, beside the first. The first answer counts.
+    /// The same for a message that may be repeated, and must not cost an election's time if it gets lost: while there
+    /// is no answer it is sent again, beside the first. The first answer counts.
     async fn ask_with_twins<Q: Serialize + Sync, A: DeserializeOwned>(
         &self,
         kind: MessageKind,

@@ -3,7 +3,8 @@
 //! ```text
 //!   client-0 …  ──▶ node-1 node-2 node-3 ──▶ bank-0 bank-1 bank-2
 //!                    disk   disk   disk       memory that outlives the process
-//!   admin: an operator; asks for a leader's transfer, and for the outcomes at the end    ether: where late messages live
+//!   admin: an operator; asks for transfers of the leadership, and for the outcomes
+//!   ether: where late messages live
 //! ```
 
 mod clock;

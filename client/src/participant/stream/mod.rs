@@ -34,8 +34,8 @@ const LEAVES_WITHIN: Duration = Duration::from_secs(2);
 /// The pause after the cluster has refused the stream: somebody has to change a configuration.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long the first attempt to open a stream may take: a message that got lost costs this much. Each that fails gives the
-/// next twice the time.
+/// How long the first attempt to open a stream may take: a message that got lost costs this much. Each that fails gives
+/// the next twice the time.
 const OPENS_WITHIN: Duration = Duration::from_millis(500);
 const OPENS_WITHIN_AT_MOST: Duration = Duration::from_secs(4);
 /// After so many failures in a row pauses grow no more: whoever leads next is to find its participants there.

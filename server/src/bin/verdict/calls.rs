@@ -82,8 +82,8 @@ where
     }
 }
 
-/// What to answer instead of tonic's own word for a message that is larger than it reads: OUT_OF_RANGE, which has another
-/// meaning here, and bears no detail.
+/// What to answer instead of tonic's own word for a message that is larger than it reads: OUT_OF_RANGE, which has
+/// another meaning here, and bears no detail.
 fn too_large(response: &http::Response<Body>) -> Option<Status> {
     let status = Status::from_header_map(response.headers())?;
     if status.code() != Code::OutOfRange || !status.details().is_empty() {
