@@ -250,7 +250,7 @@ fn s29_branches_that_were_asked_for_a_list_that_came_too_late_hear_that_it_is_ab
     let tells = |effects: &[Effect]| -> Vec<Effect> {
         effects.iter().filter(|effect| matches!(effect, Effect::Tell { .. })).cloned().collect()
     };
-    for rollback_is_known in [false, true] {
+    for by_this_leader in [true, false] {
         let (mut leader, x) = (Leader::new(), xid(1));
         let reason = Reason::new(ReasonCode::Rollback, "");
         let rollback = leader.asked(7, Request::Rollback { xid: x, reason });
@@ -258,11 +258,11 @@ fn s29_branches_that_were_asked_for_a_list_that_came_too_late_hear_that_it_is_ab
         // The client's own Commit races with it: the branches are asked, and registered by nobody.
         let commit = leader.commit(8, x, listed(&[1, 2]));
         assert_eq!(acts(commit.clone()).iter().filter(|effect| matches!(effect, Effect::Ask { .. })).count(), 2);
-        if rollback_is_known {
-            // Its entry is not this leader's.
-            leader.log.ok(abort(x));
-        } else {
+        if by_this_leader {
             after.extend(leader.applies(&rollback));
+        } else {
+            let changes = leader.log.changes(abort(x));
+            after.extend(leader.hears(Event::Applied { changes }));
         }
         after.extend(leader.applies(&commit));
         let outcome = leader.outcome(x);
