@@ -18,15 +18,18 @@ pub(super) fn check(evidence: &Evidence) -> Vec<String> {
         newest = (*index, newest.1.max(*term));
     }
     let mut seen: BTreeMap<_, u64> = BTreeMap::new();
-    let mut asked = BTreeMap::new();
+    // Who asked for the promise, without those who were refused; the newest of them is the one who gets it.
+    let mut asked: BTreeMap<_, Vec<u64>> = BTreeMap::new();
     for event in &evidence.events {
         match &event.what {
             What::Killed { .. } | What::Started => drop(seen.remove(&event.who)),
-            What::PrepareCame { branch, term } => drop(asked.insert((event.who, *branch), *term)),
+            What::PrepareCame { branch, term } => asked.entry((event.who, *branch)).or_default().push(*term),
+            What::NotAnswered { branch, .. } => {
+                asked.entry((event.who, *branch)).or_default().pop();
+            }
             What::Effect { branch, effect: Effect::Reserved } => {
-                let (Some(term), seen) = (asked.get(&(event.who, *branch)), seen.entry(event.who).or_default()) else {
-                    continue;
-                };
+                let asked = asked.get(&(event.who, *branch)).and_then(|terms| terms.iter().max());
+                let (Some(term), seen) = (asked, seen.entry(event.who).or_default()) else { continue };
                 if term < seen {
                     wrong.push(format!(
                         "{} at {:?} promised {branch} to the leader of term {term}, after one of term {seen}",
