@@ -188,7 +188,7 @@ impl Count<'_> {
                 self.add("! an operator aborted a transaction", 1);
             }
             What::Answered { ask: Ask::Resolve(_) | Ask::Forget, answer: Answer::Refused(_), .. } => {
-                self.add("! an operator was refused what needs force", 1);
+                self.add("! an operator was refused", 1);
             }
             What::Asked { .. } => self.add("calls of clients", 1),
             What::Answered { answer: Answer::Unknown, .. } => self.add("calls without an answer", 1),

@@ -163,7 +163,7 @@ pub const DANGERS: [&str; 30] = [
     "! somebody voted for a branch that is not his",
     "! a stream was attached again while a branch of it was in doubt",
     "! an operator aborted a transaction",
-    "! an operator was refused what needs force",
+    "! an operator was refused",
     "calm seeds",
 ];
 

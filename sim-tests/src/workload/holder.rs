@@ -26,8 +26,7 @@ use crate::{
 const LEFT_OUT: u32 = 99;
 /// How long an application waits for its bank.
 const PREPARES_WITHIN: Duration = Duration::from_secs(1);
-/// How long a client waits for an answer before it takes the outcome for unknown, and asks again.
-const PATIENT: Duration = Duration::from_secs(4);
+/// How soon some clients take the outcome for unknown, and ask again.
 const IMPATIENT: Duration = Duration::from_millis(100);
 
 impl Lane {
@@ -53,8 +52,8 @@ impl Lane {
         let xid = self.order(self.verdict.transaction()).xid();
         let branches = self.shared.work.ordered(xid);
         let pushes = self.chance(0.3);
-        let deadline = if self.chance(0.4) { IMPATIENT } else { PATIENT };
-        let mut transaction = self.verdict.with_deadline(deadline).resume(xid);
+        let impatient = self.chance(0.4).then(|| self.verdict.with_deadline(IMPATIENT));
+        let mut transaction = impatient.as_ref().unwrap_or(&self.verdict).resume(xid);
         let mut prepared = Vec::new();
         for mut branch in branches {
             let voted = self.prepare(xid, &branch).await;

@@ -1,7 +1,7 @@
 //! What comes due: retries, expiry and vote deadlines. A timer decides nothing, it only proposes.
 
-use super::{Coordinator, Effect, Pending};
-use crate::{BranchId, Command, Ledger, LogTime, Phase, Reason, ReasonCode, ResourceName, Xid};
+use super::{Coordinator, Effect, Pending, work::Work};
+use crate::{BranchId, Command, Ledger, LogTime, OpenTransaction, Phase, Reason, ReasonCode, ResourceName, Xid};
 
 /// How long a proposed decision may stay out of the log before it is proposed again, in milliseconds.
 const PROPOSE_AGAIN_MS: u64 = 1_000;
@@ -74,20 +74,12 @@ impl Coordinator {
             return;
         };
         let work = self.works.entry(xid).or_default();
-        let (due, code, text) = match &transaction.phase {
-            Phase::Active { expires_at } => {
-                (*expires_at, ReasonCode::Timeout, "it was not asked to commit within its timeout".to_owned())
-            }
+        let due = match transaction.phase {
+            Phase::Active { expires_at } => expires_at,
             Phase::Voting { .. } => {
                 // Past the deadline only a full list counts.
                 work.slow = now < work.deadline;
-                let silent: Vec<String> = transaction
-                    .unvoted()
-                    .filter(|(number, _)| !work.votes.contains_key(number))
-                    .map(|(number, branch)| format!("{number} ({})", branch.resource))
-                    .collect();
-                let text = format!("no vote from branch {} before the deadline", silent.join(", "));
-                (work.deadline, ReasonCode::Deadline, text)
+                work.deadline
             }
             Phase::Delegated { .. } => return self.propose_conclusion(xid, ledger, effects),
             Phase::Decided { .. } => return,
@@ -100,7 +92,7 @@ impl Coordinator {
         }
         let work = self.works.entry(xid).or_default();
         if !work.votes_proposed && !std::mem::replace(&mut work.abort_proposed, true) {
-            let command = Command::Abort { xid, reason: Reason::new(code, text) };
+            let command = Command::Abort { xid, reason: too_late(transaction, work) };
             self.propose(Pending::Abort { xid }, vec![command], effects);
         }
         self.arm(xid, now.plus(PROPOSE_AGAIN_MS));
@@ -111,4 +103,14 @@ impl Coordinator {
         let work = self.works.entry(xid).or_default();
         self.timers.set(xid, None, &mut work.look_at, at);
     }
+}
+
+/// Why a transaction that is not decided yet is to be aborted.
+fn too_late(transaction: &OpenTransaction, work: &Work) -> Reason {
+    if matches!(transaction.phase, Phase::Active { .. }) {
+        return Reason::new(ReasonCode::Timeout, "it was not asked to commit within its timeout");
+    }
+    let silent = transaction.unvoted().filter(|(number, _)| !work.votes.contains_key(number));
+    let silent: Vec<String> = silent.map(|(number, branch)| format!("{number} ({})", branch.resource)).collect();
+    Reason::new(ReasonCode::Deadline, format!("no vote from branch {} before the deadline", silent.join(", ")))
 }
