@@ -25,7 +25,7 @@ pub use command::{
     SettledItem, Word, decode_answers, encode_answers,
 };
 pub use coordinator::{
-    Blocker, Coordinator, Effect, Event, Held, Patience, ProposalId, Reply, Report, Request, Token,
+    Blocker, Coordinator, Effect, Event, Held, KEEP_EARLY_MS, Patience, ProposalId, Reply, Report, Request, Token,
     backoff::{Backoff, FIRST_RETRY_MS, LONGEST_RETRY_MS},
     voting::{KEEP_VOTES_MS, KEEP_VOTES_OF_ANOTHERS_MS},
 };

@@ -30,6 +30,10 @@ use work::Work;
 
 use crate::{Answer, BranchId, Change, Command, Ledger, LogTime, Order, Outcome, Phase, Refusal, State, Xid};
 
+/// How long what was asked for a list that did not get into the log is kept, in milliseconds: longer than a client waits
+/// before it asks again.
+pub const KEEP_EARLY_MS: u64 = 1_000;
+
 /// Bounds of the coordinator's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Patience {
@@ -362,7 +366,10 @@ impl Coordinator {
                 self.arm(xid, now.plus(backoff::FIRST_RETRY_MS));
             }
             Some(Pending::Commit { token, xid }) => {
-                self.drop_unless_open(xid, ledger);
+                // The client asks again, and is to find what the branches have answered.
+                if self.works.contains_key(&xid) && ledger.transaction(xid).is_none() {
+                    self.arm(xid, now.plus(KEEP_EARLY_MS));
+                }
                 effects.push(Effect::Reply { token, reply: Reply::Interrupted });
             }
             Some(

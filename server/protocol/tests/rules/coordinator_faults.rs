@@ -1,8 +1,8 @@
 //! What the leader does when things fail: deadlines, retries, lost answers, changes of the leader.
 
 use verdict_protocol::{
-    Command, Effect, Event, FIRST_RETRY_MS, Held, KEEP_VOTES_MS, KEEP_VOTES_OF_ANOTHERS_MS, LONGEST_RETRY_MS, LogTime,
-    Outcome, ProposalId, Reason, ReasonCode, Reply, Request,
+    Command, Effect, Event, FIRST_RETRY_MS, Held, KEEP_EARLY_MS, KEEP_VOTES_MS, KEEP_VOTES_OF_ANOTHERS_MS,
+    LONGEST_RETRY_MS, LogTime, Outcome, ProposalId, Reason, ReasonCode, Reply, Request,
 };
 
 use crate::build::*;
@@ -301,13 +301,32 @@ fn an_interrupted_commit_is_not_answered_and_its_entry_may_still_come() {
     let (mut leader, x) = (Leader::new(), xid(1));
     leader.commit(7, x, listed(&[1]));
     let then = leader.hears(Event::Interrupted { proposal: ProposalId(1) });
-    assert_eq!(then, [reply(7, Reply::Interrupted)]);
-    assert_eq!(leader.coordinator.held(), Held::default());
+    assert_eq!(acts(then), [reply(7, Reply::Interrupted)]);
+    assert_eq!(acts(leader.voted(x, 1, PREPARED)), []);
     let changes = leader.log.changes(prepare(x, listed(&[1])));
-    assert_eq!(acts(leader.hears(Event::Applied { changes })), [ask(x, 1, 2_000)]);
-    let votes = leader.voted(x, 1, PREPARED);
+    let votes = leader.hears(Event::Applied { changes });
+    assert_eq!(acts(votes.clone()), [propose(2, vec![vote(x, 1, PREPARED)])]);
     leader.applies(&votes);
     assert_eq!(leader.outcome(x).value(), Outcome::Committed);
+}
+
+#[test]
+fn a_client_that_asks_again_and_again_in_vain_has_nobody_asked_twice() {
+    let (mut leader, x) = (Leader::new(), xid(1));
+    leader.commit(7, x, listed(&[1, 2]));
+    leader.hears(cannot(2).0);
+    leader.hears(Event::Interrupted { proposal: ProposalId(1) });
+    leader.voted(x, 1, PREPARED);
+    // Branch 2 could not be asked, and waits for its turn.
+    for again in 2..=5 {
+        assert_eq!(
+            acts(leader.commit(7, x, listed(&[1, 2])))[..1],
+            [propose(again, vec![prepare(x, listed(&[1, 2]))])]
+        );
+        leader.hears(Event::Interrupted { proposal: ProposalId(again) });
+    }
+    assert_eq!(acts(leader.wakes(KEEP_EARLY_MS)), []);
+    assert_eq!(leader.coordinator.held(), Held::default(), "nobody asks any more");
 }
 
 #[test]
