@@ -1,4 +1,5 @@
-//! The rules that the design fixes for the log's files, one test each; those for snapshots are in a file of their own.
+//! The rules that the design fixes for the log's files, one test each; those for repairs and for snapshots are in files of their
+//! own.
 #![cfg(not(madsim))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,8 +10,8 @@ use bytes::Bytes;
 use rand::{SeedableRng, rngs::StdRng};
 use verdict_raft_log::files::testing::{DiskEvent, SimDisk};
 use verdict_raft_log::files::{
-    Damage, Log, LogFiles, LogOptions, Manifest, Purged, Record, Recovery, RepairFrom, SectionId, SlotFile,
-    SnapshotStore, StorageError,
+    Damage, Log, LogFiles, LogOptions, Manifest, Purged, Record, Recovery, SectionId, SlotFile, SnapshotStore,
+    StorageError,
 };
 
 const SEGMENT: &str = "log-00000000000000000001.seg";
@@ -169,43 +170,6 @@ fn damage_names_file_offset_and_records_and_stops_the_log() {
     assert!(matches!(log.stage_truncate(None), Err(StorageError::Damage(_))));
     assert!(matches!(log.purge_up_to(0, Bytes::new()), Err(StorageError::Damage(_))));
     assert_eq!(log.read(0..100, usize::MAX).unwrap(), [record(0, 100)], "what is whole can be read");
-}
-
-#[test]
-fn a_damaged_log_is_repaired_with_records_from_a_peer() {
-    let sim = SimDisk::new();
-    let mut records = five(&sim);
-    sim.flip_bit(SEGMENT, (512 * 2 + 100) * 8).unwrap();
-    records.extend((5..300).map(|index| record(index, 400)));
-    let (mut log, _) = open(&sim);
-    let mut repair = log.repair(RepairFrom::After(0)).unwrap();
-    repair.push(&records[1..3]).unwrap();
-    assert!(matches!(repair.finish(), Err(StorageError::Misuse(_))), "not all that may be gone was given");
-    assert!(log.damage().is_some());
-    let mut repair = log.repair(RepairFrom::After(0)).unwrap();
-    assert!(matches!(repair.push(&records[2..3]), Err(StorageError::Gap { expected: 1, found: 2 })));
-    repair.push(&records[1..]).unwrap();
-    let recovery = repair.finish().unwrap();
-    assert_eq!((recovery.damage, recovery.records), (None, 0..300));
-    append(&mut log, &[record(300, 5)]);
-    records.push(record(300, 5));
-    drop(log);
-    sim.crash(&mut StdRng::seed_from_u64(3));
-    let (log, recovery) = open(&sim);
-    assert_eq!(recovery.damage, None);
-    assert_eq!(log.read(0..1000, usize::MAX).unwrap(), records);
-}
-
-#[test]
-fn a_log_that_the_peer_has_purged_begins_anew_behind_its_snapshot() {
-    let sim = SimDisk::new();
-    five(&sim);
-    sim.flip_bit(SEGMENT, 600 * 8).unwrap();
-    let (mut log, _) = open(&sim);
-    let purged = Purged { index: 1000, mark: Bytes::from_static(b"term 9") };
-    let recovery = log.repair(RepairFrom::Start(Some(purged.clone()))).unwrap().finish().unwrap();
-    assert_eq!((recovery.damage, recovery.records, recovery.purged), (None, 1001..1001, Some(purged)));
-    append(&mut log, &[record(1001, 5)]);
 }
 
 #[test]

@@ -7,10 +7,11 @@
 //!
 //! Promise: a repair counts whole or not at all. The peer's records are collected in a file of their own; giving that
 //! its name makes it the newest segment, and its header leaves the damaged part out of the chain. A crash before
-//! leaves the log damaged, so that it is repaired again.
+//! leaves the log damaged, so that it is repaired again. What it goes on behind is made durable first: the last batch
+//! that was read may have stood in the cache of the operating system alone.
 
 use super::batch::{self, Header, Kind, MAX_BODY, Place, Record};
-use super::error::StorageError;
+use super::error::{Doing, StorageError};
 use super::log::{Log, Recovery};
 use super::marks::{Marks, Purged};
 use super::segment::{Making, SegmentHeader};
@@ -43,7 +44,7 @@ impl Log {
     /// Begins a repair. The log stays damaged until [`Repair::finish`]; dropping the repair gives it up.
     ///
     /// # Errors
-    /// `Misuse` when there is no damage, or `After` names no readable record.
+    /// `Misuse` when there is no damage, or `After` names no readable record. When the disk fails.
     pub fn repair(&mut self, from: RepairFrom) -> Result<Repair<'_>, StorageError> {
         if self.damage().is_none() {
             return Err(StorageError::Misuse("this log is not damaged: there is nothing to repair".into()));
@@ -55,8 +56,9 @@ impl Log {
                     let why = format!("record {index} is not readable, only {:?} are", self.records());
                     return Err(StorageError::Misuse(why));
                 };
-                let offset = batch.place.offset + u64::from(batch.size);
-                (Place { offset, ..batch.place }, index + 1, None)
+                let (place, size) = (batch.place, batch.size);
+                self.write_again(place, size)?;
+                (Place { offset: place.offset + u64::from(size), ..place }, index + 1, None)
             }
             RepairFrom::Start(purged) => {
                 let next = purged.as_ref().map_or(0, |purged| purged.index + 1);
@@ -77,6 +79,15 @@ impl Log {
             purged,
             buffer: Vec::new(),
         })
+    }
+
+    /// A sync alone would not do after one that failed: what it did not write counts as written since.
+    fn write_again(&mut self, place: Place, size: u32) -> Result<(), StorageError> {
+        let segment = self.segments.get_mut(&place.segment).expect("a readable batch is in a segment");
+        let mut bytes = vec![0; size as usize];
+        segment.file.read_at(place.offset, &mut bytes).doing("reading", &segment.name)?;
+        segment.file.write_at(place.offset, &bytes).doing("writing again", &segment.name)?;
+        segment.file.sync().map_err(|e| StorageError::sync(&segment.name, e))
     }
 }
 
