@@ -24,8 +24,11 @@ pub(super) fn check(evidence: &Evidence) -> Vec<String> {
         match &event.what {
             What::Killed { .. } | What::Started => drop(seen.remove(&event.who)),
             What::PrepareCame { branch, term } => asked.entry((event.who, *branch)).or_default().push(*term),
+            // The oldest of them it was that was refused.
             What::NotAnswered { branch, .. } => {
-                asked.entry((event.who, *branch)).or_default().pop();
+                let terms = asked.entry((event.who, *branch)).or_default();
+                let oldest = terms.iter().enumerate().min_by_key(|(_, term)| **term).map(|(at, _)| at);
+                oldest.map(|at| terms.remove(at));
             }
             What::Effect { branch, effect: Effect::Reserved } => {
                 let asked = asked.get(&(event.who, *branch)).and_then(|terms| terms.iter().max());
