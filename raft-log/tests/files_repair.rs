@@ -2,41 +2,14 @@
 #![cfg(not(madsim))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::sync::Arc;
+mod small_log;
 
 use bytes::Bytes;
 use rand::{SeedableRng, rngs::StdRng};
 use verdict_raft_log::files::testing::SimDisk;
-use verdict_raft_log::files::{Log, LogOptions, Purged, Record, Recovery, RepairFrom, StorageError};
+use verdict_raft_log::files::{Purged, RepairFrom, StorageError};
 
-const SEGMENT: &str = "log-00000000000000000001.seg";
-
-fn options() -> LogOptions {
-    LogOptions { id: 7, segment_bytes: 64 << 10 }
-}
-
-fn open(sim: &SimDisk) -> (Log, Recovery) {
-    Log::open(Arc::new(sim.mount()), options()).unwrap()
-}
-
-fn record(index: u64, size: usize) -> Record {
-    Record::new(index, vec![u8::try_from(index % 255).unwrap() + 1; size])
-}
-
-fn append(log: &mut Log, records: &[Record]) {
-    let staged = log.stage(records).unwrap();
-    let written = log.write(staged).unwrap();
-    let synced = log.sync(written).unwrap();
-    log.complete(synced);
-}
-
-/// A log with five batches of one record each, at 512, 1024, …; each fits into a sector.
-fn five(sim: &SimDisk) -> Vec<Record> {
-    let (mut log, _) = open(sim);
-    let records: Vec<_> = (0..5).map(|index| record(index, 100)).collect();
-    records.iter().for_each(|record| append(&mut log, std::slice::from_ref(record)));
-    records
-}
+use small_log::{SEGMENT, append, five, open, record};
 
 #[test]
 fn a_damaged_log_is_repaired_with_records_from_a_peer() {

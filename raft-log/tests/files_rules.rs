@@ -1,7 +1,9 @@
-//! The rules that the design fixes for the log's files, one test each; those for repairs and for snapshots are in files of their
-//! own.
+//! The rules that the design fixes for the log's files, one test each; those for repairs and for snapshots are in files
+//! of their own.
 #![cfg(not(madsim))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod small_log;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,44 +12,16 @@ use bytes::Bytes;
 use rand::{SeedableRng, rngs::StdRng};
 use verdict_raft_log::files::testing::{DiskEvent, SimDisk};
 use verdict_raft_log::files::{
-    Damage, Log, LogFiles, LogOptions, Manifest, Purged, Record, Recovery, SectionId, SlotFile, SnapshotStore,
-    StorageError,
+    Damage, Log, LogFiles, LogOptions, Manifest, Purged, Record, SectionId, SlotFile, SnapshotStore, StorageError,
 };
 
-const SEGMENT: &str = "log-00000000000000000001.seg";
-
-fn options() -> LogOptions {
-    LogOptions { id: 7, segment_bytes: 64 << 10 }
-}
-
-fn open(sim: &SimDisk) -> (Log, Recovery) {
-    Log::open(Arc::new(sim.mount()), options()).unwrap()
-}
-
-fn record(index: u64, size: usize) -> Record {
-    Record::new(index, vec![u8::try_from(index % 255).unwrap() + 1; size])
-}
-
-fn append(log: &mut Log, records: &[Record]) {
-    let staged = log.stage(records).unwrap();
-    let written = log.write(staged).unwrap();
-    let synced = log.sync(written).unwrap();
-    log.complete(synced);
-}
+use small_log::{SEGMENT, append, five, open, options, record};
 
 fn truncate(log: &mut Log, after: Option<u64>) {
     let staged = log.stage_truncate(after).unwrap();
     let written = log.write(staged).unwrap();
     let synced = log.sync(written).unwrap();
     log.complete(synced);
-}
-
-/// A log with five batches of one record each, at 512, 1024, …; each fits into a sector.
-fn five(sim: &SimDisk) -> Vec<Record> {
-    let (mut log, _) = open(sim);
-    let records: Vec<_> = (0..5).map(|index| record(index, 100)).collect();
-    records.iter().for_each(|record| append(&mut log, std::slice::from_ref(record)));
-    records
 }
 
 fn damage_of(sim: &SimDisk) -> Damage {

@@ -24,7 +24,7 @@ pub(super) fn check(evidence: &Evidence) -> Vec<String> {
         match &event.what {
             What::Killed { .. } | What::Started => drop(seen.remove(&event.who)),
             What::PrepareCame { branch, term } => asked.entry((event.who, *branch)).or_default().push(*term),
-            // The oldest of them it was that was refused.
+            // The one who was refused is the oldest of them.
             What::NotAnswered { branch, .. } => {
                 let terms = asked.entry((event.who, *branch)).or_default();
                 let oldest = terms.iter().enumerate().min_by_key(|(_, term)| **term).map(|(at, _)| at);

@@ -301,13 +301,6 @@ impl Coordinator {
         }
     }
 
-    /// Forgets branches that were asked early for a list that did not get into the ledger.
-    fn drop_unless_open(&mut self, xid: Xid, ledger: &Ledger) {
-        if ledger.transaction(xid).is_none() {
-            self.end(xid);
-        }
-    }
-
     fn answered(&mut self, proposal: ProposalId, answers: Vec<Answer>, ledger: &Ledger, effects: &mut Vec<Effect>) {
         let Some(pending) = self.pending.remove(&proposal) else { return };
         if let Pending::Commit { xid, .. } = pending {
@@ -316,7 +309,10 @@ impl Coordinator {
         let refusal = answers.into_iter().find_map(Result::err);
         match (pending, refusal) {
             (Pending::Commit { token, xid }, Some(refusal)) => {
-                self.drop_unless_open(xid, ledger);
+                // Forgets what was asked for a list that is none.
+                if ledger.transaction(xid).is_none() {
+                    self.end(xid);
+                }
                 effects.push(Effect::Reply { token, reply: Reply::Refused(refusal) });
             }
             (Pending::Change { token, .. } | Pending::Session(Opening { token, .. }), Some(refusal)) => {
