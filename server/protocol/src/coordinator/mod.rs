@@ -30,8 +30,8 @@ use work::Work;
 
 use crate::{Answer, BranchId, Change, Command, Ledger, LogTime, Order, Outcome, Phase, Refusal, State, Xid};
 
-/// How long what was asked for a list that did not get into the log is kept, in milliseconds: longer than a client waits
-/// before it asks again.
+/// How long what was asked for a list that did not get into the log is kept, in milliseconds: as long as the SDK's clients
+/// wait, at most, before they ask again. After that the branches are asked anew.
 pub const KEEP_EARLY_MS: u64 = 1_000;
 
 /// Bounds of the coordinator's own.
