@@ -15,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 use verdict_protocol::{BranchId, BranchNumber, Outcome, Reason, Settlement, Vote};
@@ -32,6 +33,13 @@ pub trait LocalBranch: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// [`NotAnswered`] if it is not known whether it promised. It counts as REFUSED, and it will be told to roll back.
     async fn prepare(&self, branch: BranchId) -> Result<Voted, NotAnswered>;
+
+    /// What the cluster is to give the resource's agent with the outcome, instead of the payload that the branch was added
+    /// with: evidence of what becomes of the branch. Asked after `prepare`. For a branch that was enlisted before its
+    /// commit it may only be what it was enlisted with.
+    fn payload(&self) -> Option<Bytes> {
+        None
+    }
 
     /// Takes the outcome. May come twice, and without a `prepare` before it if the client gave up.
     ///
@@ -65,6 +73,10 @@ impl Driven {
 
     fn stage<T>(&self, read: impl FnOnce(&mut Stage) -> T) -> T {
         read(&mut self.stage.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn payload(&self) -> Option<Bytes> {
+        self.branch.payload()
     }
 
     pub(super) fn voted(&self) -> Option<Voted> {

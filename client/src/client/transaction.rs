@@ -212,8 +212,13 @@ impl Transaction {
 
     pub(super) async fn close(&self) -> Result<Decision, CallError> {
         let branches = self.branches.values().map(|branch| {
-            let driven = self.driven.get(&branch.number).and_then(Driven::voted);
-            let branch = Branch { vote: driven.or_else(|| branch.vote.clone()), ..branch.clone() };
+            let driven = self.driven.get(&branch.number);
+            let (voted, payload) = (driven.and_then(Driven::voted), driven.and_then(Driven::payload));
+            let branch = Branch {
+                vote: voted.or_else(|| branch.vote.clone()),
+                payload: payload.unwrap_or_else(|| branch.payload.clone()),
+                ..branch.clone()
+            };
             let credential = self.credential(branch.number).map(ToWire::to_wire).unwrap_or_default();
             v1::Branch { credential, ..branch.to_wire() }
         });

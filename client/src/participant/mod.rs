@@ -168,6 +168,12 @@ pub trait ResourceManager: Send + Sync + fmt::Debug + 'static {
     /// # Errors
     /// [`NotAnswered`] if they can't be read now.
     async fn recover(&self, limit: usize) -> Result<Vec<BranchId>, NotAnswered>;
+
+    /// Whether a branch that is held prepared, and of whose transaction nothing is known any more, may be rolled back. Not
+    /// in a database that may have lost what it acknowledged: there only a recorded outcome ends a branch.
+    fn presumes(&self) -> bool {
+        true
+    }
 }
 
 /// Why a participant gave no answer. It is never a vote and never an acknowledgement: the caller asks again.

@@ -1,8 +1,11 @@
-//! Participants we ship, one file a kind of storage.
+//! Participants we ship, one file a kind of storage; databases that prepare by themselves share [`xa`].
 
 pub mod memory;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+pub mod xa;
 
 use verdict_protocol::Reason;
 

@@ -1,0 +1,164 @@
+//! A PostgreSQL database as a resource: its application works in sessions of its own, with its own SQL; commit prepares
+//! them (`PREPARE TRANSACTION`), brings their votes along and settles them. What an application that dies leaves behind,
+//! the resource's [`Agent`] settles.
+//!
+//! ```text
+//!   application ── Session ── BEGIN, its SQL, PREPARE TRANSACTION ──▶ PostgreSQL ◀── COMMIT PREPARED ── Agent ◀── Verdict
+//!        └──────── Commit, with the vote and the transaction's xid8 ──▶ Verdict
+//! ```
+//!
+//! ```no_run
+//! use verdict_client::{Verdict, resource::postgres::Postgres};
+//!
+//! # async fn pay(verdict: &Verdict, pool: deadpool_postgres::Pool) -> Result<(), Box<dyn std::error::Error>> {
+//! let accounts = Postgres::open(verdict, "accounts".try_into()?, pool).await?;
+//!
+//! let mut payment = verdict.transaction();
+//! let session = accounts.enlist(&mut payment).await?;
+//! session.client()?.execute("UPDATE accounts SET balance = balance - 5 WHERE id = $1", &[&17]).await?;
+//! // Other branches, here and elsewhere.
+//! let decision = payment.commit().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! - A session in which nothing was written votes READ_ONLY and is committed at once. PREPARE TRANSACTION that fails, a
+//!   deferred constraint for instance, is REFUSED with the database's own SQLSTATE.
+//! - In a block in which a statement has failed, PREPARE TRANSACTION rolls back without an error: nothing counts as
+//!   PREPARED that does not stand in `pg_prepared_xacts`.
+//! - "No such prepared transaction" is never taken for an acknowledgement: `pg_xact_status` of the xid8 that was brought
+//!   with the vote says how the transaction ended.
+//! - PostgreSQL refuses to prepare after LISTEN, NOTIFY, or work on temporary tables.
+//! - Only its owner or a superuser may finish a prepared transaction, and only in its own database.
+
+mod agent;
+mod gid;
+mod outcome;
+mod session;
+
+use deadpool_postgres::{Pool, PoolError};
+use thiserror::Error;
+use tokio_postgres::Row;
+use verdict_protocol::{ClusterId, ResourceName};
+
+pub use self::{agent::Agent, session::Session};
+use crate::{CallError, Transaction, Verdict};
+
+/// A database that applications work on in transactions of Verdict's. Clones share the pool.
+#[derive(Clone, Debug)]
+pub struct Postgres {
+    resource: ResourceName,
+    cluster: ClusterId,
+    pool: Pool,
+}
+
+/// Why a database can't be used now.
+#[derive(Debug, Error)]
+pub enum PostgresError {
+    #[error("{resource}: the cluster can't be asked for its name")]
+    Cluster {
+        resource: ResourceName,
+        #[source]
+        source: CallError,
+    },
+    #[error("{resource}: the cluster is not founded yet: ask again once it has a leader")]
+    NotFounded { resource: ResourceName },
+    #[error("{resource}: no connection to PostgreSQL")]
+    Connect {
+        resource: ResourceName,
+        #[source]
+        source: PoolError,
+    },
+    #[error("{resource}: PostgreSQL refused")]
+    Database {
+        resource: ResourceName,
+        #[source]
+        source: tokio_postgres::Error,
+    },
+    #[error("{resource}: version {version} of PostgreSQL is too old: 13 or newer is needed")]
+    TooOld { resource: ResourceName, version: String },
+    #[error(
+        "{resource}: max_prepared_transactions is 0, so nothing can be prepared: set it in postgresql.conf to at least \
+         the number of transactions at a time, and restart the server"
+    )]
+    NothingCanBePrepared { resource: ResourceName },
+    #[error("{resource}: the server is a standby, which takes no writes: connect to the primary")]
+    Standby { resource: ResourceName },
+    #[error("the branch can't be added")]
+    Enlist(#[source] CallError),
+    #[error("{resource}: the transaction was asked to commit or roll back: its session takes no more work")]
+    WorkIsOver { resource: ResourceName },
+}
+
+const SETTINGS: &str = "SELECT current_setting('server_version_num')::int, current_setting('server_version'), \
+                        current_setting('max_prepared_transactions')::int, pg_is_in_recovery(), \
+                        current_setting('fsync'), current_setting('synchronous_commit')";
+/// The oldest version with `pg_current_xact_id` and `pg_xact_status`.
+const OLDEST: i32 = 130_000;
+
+impl Postgres {
+    /// Looks at the cluster, whose name all prepared transactions bear, and at the database: its version, and whether
+    /// anything can be prepared there. Settings under which a vote is worth nothing are warned of in the log.
+    ///
+    /// The pool keeps its bounds: a session holds a connection until its transaction has ended.
+    ///
+    /// # Errors
+    /// [`PostgresError`], which says what to do.
+    pub async fn open(verdict: &Verdict, resource: ResourceName, pool: Pool) -> Result<Self, PostgresError> {
+        let status = verdict.cluster_status().await;
+        let status = status.map_err(|source| PostgresError::Cluster { resource: resource.clone(), source })?;
+        let Some(cluster) = status.cluster else { return Err(PostgresError::NotFounded { resource }) };
+        let postgres = Self { resource, cluster, pool };
+        let client = postgres.connect().await?;
+        let settings = client.query_one(SETTINGS, &[]).await.map_err(|source| postgres.refused(source))?;
+        postgres.check(&settings)?;
+        Ok(postgres)
+    }
+
+    /// Begins a branch: a session with a transaction of its own, in which the application works.
+    ///
+    /// The branch is known to the cluster from commit on. If the application dies before, PostgreSQL rolls back.
+    ///
+    /// # Errors
+    /// [`PostgresError`]
+    pub async fn enlist(&self, transaction: &mut Transaction) -> Result<Session, PostgresError> {
+        Session::begin(self, transaction).await
+    }
+
+    /// Who settles what applications have left prepared. Hand it to
+    /// [`Participants`](crate::participant::Participants), which asks the cluster about every transaction of this
+    /// cluster that the database holds prepared for too long. Its role must own what applications prepare, or be a
+    /// superuser.
+    #[must_use]
+    pub fn agent(&self) -> Agent {
+        Agent::new(self.clone())
+    }
+
+    async fn connect(&self) -> Result<deadpool_postgres::Object, PostgresError> {
+        self.pool.get().await.map_err(|source| PostgresError::Connect { resource: self.resource.clone(), source })
+    }
+
+    fn refused(&self, source: tokio_postgres::Error) -> PostgresError {
+        PostgresError::Database { resource: self.resource.clone(), source }
+    }
+
+    fn check(&self, settings: &Row) -> Result<(), PostgresError> {
+        let resource = self.resource.clone();
+        if settings.get::<_, i32>(0) < OLDEST {
+            return Err(PostgresError::TooOld { resource, version: settings.get(1) });
+        }
+        if settings.get::<_, i32>(2) == 0 {
+            return Err(PostgresError::NothingCanBePrepared { resource });
+        }
+        if settings.get(3) {
+            return Err(PostgresError::Standby { resource });
+        }
+        let off = |column| settings.get::<_, &str>(column) == "off";
+        for setting in
+            [(4, "fsync"), (5, "synchronous_commit")].into_iter().filter_map(|(at, name)| off(at).then_some(name))
+        {
+            tracing::warn!(%resource, setting, "is off: a vote may be lost with the server; set it to on");
+        }
+        Ok(())
+    }
+}
