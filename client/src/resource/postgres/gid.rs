@@ -5,12 +5,11 @@ use std::fmt;
 
 use verdict_protocol::{BranchId, ClusterId, Xid};
 
+use crate::resource::xa::BranchName;
+
 /// The name under which a branch is prepared. At most 89 bytes, of characters that need no quoting; PostgreSQL allows 199.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Gid {
-    pub(super) cluster: ClusterId,
-    pub(super) branch: BranchId,
-}
+pub(super) struct Gid(pub(super) BranchName);
 
 /// What all names of this cluster begin with.
 pub(super) fn prefix(cluster: ClusterId) -> String {
@@ -20,7 +19,8 @@ pub(super) fn prefix(cluster: ClusterId) -> String {
 
 impl fmt::Display for Gid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}:{}", prefix(self.cluster), self.branch.xid, self.branch.number)
+        let BranchName { cluster, branch } = self.0;
+        write!(f, "{}{branch}", prefix(cluster))
     }
 }
 
@@ -28,7 +28,7 @@ impl fmt::Display for Gid {
 pub(super) fn branch_of(cluster: ClusterId, gid: &str) -> Option<BranchId> {
     let (xid, number) = gid.strip_prefix(&prefix(cluster))?.split_once(':')?;
     let branch = BranchId { xid: Xid::parse(xid).ok()?, number: number.parse().ok()? };
-    (Gid { cluster, branch }.to_string() == gid).then_some(branch)
+    (Gid(BranchName { cluster, branch }).to_string() == gid).then_some(branch)
 }
 
 #[cfg(test)]
@@ -41,8 +41,12 @@ mod tests {
     fn a_name_is_read_as_it_was_given_and_no_other_is() {
         let cluster = ClusterId([0xab; 16]);
         let branch = BranchId { xid: Xid::new(LogTime::from_millis(1_700_000_000_000), 7, 9), number: 4_000_000_000 };
-        let gid = Gid { cluster, branch }.to_string();
+        let gid = Gid(BranchName { cluster, branch }).to_string();
         assert!(gid.len() <= 89, "{gid}");
+        assert!(
+            gid.bytes().all(|byte| byte.is_ascii_alphanumeric() || b":-".contains(&byte)),
+            "{gid} needs no quoting"
+        );
         assert_eq!(branch_of(cluster, &gid), Some(branch));
         assert_eq!(branch_of(ClusterId([0xac; 16]), &gid), None);
         for other in

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   application ── Session ── BEGIN, its SQL, PREPARE TRANSACTION ──▶ PostgreSQL ◀── COMMIT PREPARED ── Agent ◀── Verdict
-//!        └──────── Commit, with the vote and the transaction's xid8 ──▶ Verdict
+//!        └──────── Commit, with the vote and the transaction's number ──▶ Verdict
 //! ```
 //!
 //! ```no_run
@@ -26,22 +26,30 @@
 //!   deferred constraint for instance, is REFUSED with the database's own SQLSTATE.
 //! - In a block in which a statement has failed, PREPARE TRANSACTION rolls back without an error: nothing counts as
 //!   PREPARED that does not stand in `pg_prepared_xacts`.
-//! - "No such prepared transaction" is never taken for an acknowledgement: `pg_xact_status` of the xid8 that was brought
-//!   with the vote says how the transaction ended.
-//! - PostgreSQL refuses to prepare after LISTEN, NOTIFY, or work on temporary tables.
+//! - "No such prepared transaction" is never taken for an acknowledgement of a commit: `pg_xact_status` of the number that
+//!   was brought with the vote says how the transaction ended.
+//! - PostgreSQL refuses to prepare after LISTEN, NOTIFY, or work on temporary tables, and while a cursor WITH HOLD is open.
 //! - Only its owner or a superuser may finish a prepared transaction, and only in its own database.
 
-mod agent;
+mod database;
+mod evidence;
 mod gid;
-mod outcome;
+mod lease;
 mod session;
+
+use std::sync::Arc;
 
 use deadpool_postgres::{Pool, PoolError};
 use thiserror::Error;
 use tokio_postgres::Row;
 use verdict_protocol::{ClusterId, ResourceName};
 
-pub use self::{agent::Agent, session::Session};
+use self::lease::Lease;
+pub use self::{
+    database::{Database, DsnError},
+    session::Session,
+};
+use super::xa::Agent;
 use crate::{CallError, Transaction, Verdict};
 
 /// A database that applications work on in transactions of Verdict's. Clones share the pool.
@@ -110,7 +118,8 @@ impl Postgres {
         let Some(cluster) = status.cluster else { return Err(PostgresError::NotFounded { resource }) };
         let postgres = Self { resource, cluster, pool };
         let client = postgres.connect().await?;
-        let settings = client.query_one(SETTINGS, &[]).await.map_err(|source| postgres.refused(source))?;
+        let settings = client.came_to(client.query_one(SETTINGS, &[]).await);
+        let settings = settings.map_err(|source| postgres.refused(source))?;
         postgres.check(&settings)?;
         Ok(postgres)
     }
@@ -130,12 +139,13 @@ impl Postgres {
     /// cluster that the database holds prepared for too long. Its role must own what applications prepare, or be a
     /// superuser.
     #[must_use]
-    pub fn agent(&self) -> Agent {
-        Agent::new(self.clone())
+    pub fn agent(&self) -> Agent<Database> {
+        Agent::new(Arc::new(Database::new(self.resource.clone(), self.pool.clone())), Some(self.cluster))
     }
 
-    async fn connect(&self) -> Result<deadpool_postgres::Object, PostgresError> {
-        self.pool.get().await.map_err(|source| PostgresError::Connect { resource: self.resource.clone(), source })
+    async fn connect(&self) -> Result<Lease, PostgresError> {
+        let taken = Lease::take(&self.pool).await;
+        taken.map_err(|source| PostgresError::Connect { resource: self.resource.clone(), source })
     }
 
     fn refused(&self, source: tokio_postgres::Error) -> PostgresError {

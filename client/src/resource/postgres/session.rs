@@ -1,4 +1,10 @@
 //! One branch in its application's hands: a connection with a transaction of PostgreSQL's own.
+//!
+//! ```text
+//!   Working ── prepare ──▶ Unclear ── said so, and stands in pg_prepared_xacts ──▶ Free ── settle on this connection
+//!      │                      └── no answer ── settle on another connection
+//!      └── rollback ── ROLLBACK, or the connection is closed
+//! ```
 
 use std::{
     fmt,
@@ -6,19 +12,21 @@ use std::{
 };
 
 use bytes::Bytes;
-use deadpool_postgres::Object;
 use futures_util::future::join;
-use tokio_postgres::{Client, SimpleQueryMessage};
+use tokio_postgres::{Client, error::SqlState};
 use verdict_protocol::{BranchId, Outcome, Reason};
 
 use super::{
     Postgres, PostgresError,
+    database::{TIMELINE, failed, fate, finish, holds, rows, unfinished},
+    evidence::Evidence,
     gid::Gid,
-    outcome::{failed, finish},
+    lease::{Lease, is_lost},
 };
 use crate::{
     LocalBranch, Transaction,
     participant::{NotAnswered, Settled, Voted},
+    resource::xa::{BranchName, Fate, judge, judge_fate},
 };
 
 /// Where the application works on its branch. Its connection goes back to the pool once the session and its transaction
@@ -29,16 +37,15 @@ pub struct Session(Arc<Work>);
 struct Work {
     database: Postgres,
     gid: Gid,
-    /// Always there until it is dropped.
-    connection: Option<Object>,
+    connection: Lease,
     progress: Mutex<Progress>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Progress {
     stage: Stage,
-    /// The number of the transaction at the database, once it has written something and is being prepared.
-    xid8: Option<u64>,
+    /// Once it has written something and is being prepared.
+    evidence: Option<Evidence>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,20 +58,19 @@ enum Stage {
     Free,
 }
 
+/// A setting that is gone if the application ends the transaction block itself.
+const BEGIN: &str = "BEGIN; SET LOCAL verdict.branch = 'open'";
+
 impl Session {
     pub(super) async fn begin(database: &Postgres, transaction: &mut Transaction) -> Result<Self, PostgresError> {
-        let connection = Some(database.connect().await?);
+        let connection = database.connect().await?;
+        connection.batch_execute(BEGIN).await.map_err(|source| database.refused(source))?;
         let branch = transaction.add(database.resource.clone(), Bytes::new()).map_err(PostgresError::Enlist)?;
-        let gid = Gid { cluster: database.cluster, branch };
-        let progress = Mutex::new(Progress { stage: Stage::Unclear, xid8: None });
-        let work = Work { database: database.clone(), gid, connection, progress };
-        work.client().batch_execute("BEGIN").await.map_err(|source| database.refused(source))?;
-        work.goes_to(Stage::Working);
-        let session = Self(Arc::new(work));
-        transaction
-            .drive(branch.number, Arc::clone(&session.0) as Arc<dyn LocalBranch>)
-            .map_err(PostgresError::Enlist)?;
-        Ok(session)
+        let gid = Gid(BranchName { cluster: database.cluster, branch });
+        let progress = Mutex::new(Progress { stage: Stage::Working, evidence: None });
+        let work = Arc::new(Work { database: database.clone(), gid, connection, progress });
+        transaction.drive(branch.number, Arc::clone(&work) as Arc<dyn LocalBranch>).map_err(PostgresError::Enlist)?;
+        Ok(Self(work))
     }
 
     /// The connection, in its transaction. It must be left in it: commit ends it.
@@ -73,7 +79,7 @@ impl Session {
     /// [`PostgresError::WorkIsOver`] once commit or rollback was asked for.
     pub fn client(&self) -> Result<&Client, PostgresError> {
         match self.0.progress().stage {
-            Stage::Working => Ok(self.0.client()),
+            Stage::Working => Ok(&self.0.connection),
             Stage::Unclear | Stage::Free => {
                 Err(PostgresError::WorkIsOver { resource: self.0.database.resource.clone() })
             }
@@ -82,33 +88,39 @@ impl Session {
 }
 
 impl Work {
-    fn client(&self) -> &Client {
-        self.connection.as_ref().expect("the connection is there until the branch is dropped")
-    }
-
     fn progress(&self) -> Progress {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn goes_to(&self, stage: Stage) {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).stage = stage;
+        self.connection.set_clean(stage == Stage::Free);
+    }
+
+    fn refused(&self, text: &str, code: impl Into<String>, retryable: bool) -> Voted {
+        Voted::refused(Reason::refused(format!("{}: {text}", self.database.resource), code, retryable))
     }
 
     /// The database said no to something that came before PREPARE TRANSACTION, or to that itself.
     async fn refuses(&self, error: tokio_postgres::Error) -> Voted {
-        if self.client().batch_execute("ROLLBACK").await.is_ok() {
+        if self.connection.batch_execute("ROLLBACK").await.is_ok() {
             self.goes_to(Stage::Free);
         }
         let code = error.code().map(|code| code.code().to_owned()).unwrap_or_default();
-        // 40001 and its kin: the same work may succeed in another transaction.
-        let retryable = error.is_closed() || code.starts_with("40") || code.starts_with("57");
-        let text = error.as_db_error().map_or_else(|| error.to_string(), |said| said.message().to_owned());
-        Voted::refused(Reason::refused(format!("{}: {text}", self.database.resource), code, retryable))
+        // A deadlock, no room for more, a server that goes down: the same work may succeed in another transaction.
+        let retryable = ["", "08", "40", "53", "57"].iter().any(|class| code.get(..2).unwrap_or("") == *class);
+        let text = error.as_db_error().map_or_else(
+            || error.to_string(),
+            |said| {
+                [Some(said.message()), said.detail(), said.hint()].into_iter().flatten().collect::<Vec<_>>().join("; ")
+            },
+        );
+        self.refused(&text, code, retryable)
     }
 
     /// Nothing was written: there is nothing to be told later.
     async fn ends_read_only(&self) -> Voted {
-        match self.client().batch_execute("COMMIT").await {
+        match self.connection.batch_execute("COMMIT").await {
             Ok(()) => {
                 self.goes_to(Stage::Free);
                 Voted::READ_ONLY
@@ -116,35 +128,66 @@ impl Work {
             Err(error) => self.refuses(error).await,
         }
     }
+
+    /// On a connection that has nothing to do with the transaction any more.
+    async fn settle_on(&self, connection: &Lease, outcome: Outcome) -> Result<Settled, NotAnswered> {
+        let failed = |what, error| failed(format!("{}: {what}", self.database.resource), error);
+        let finished = connection.came_to(finish(connection, self.gid, outcome).await);
+        let finished = finished.map_err(|error| failed(unfinished(self.gid, outcome), error))?;
+        if let Some(judged) = judge(self.gid.0, outcome, finished) {
+            return judged;
+        }
+        let ended = match self.progress().evidence {
+            Some(evidence) => {
+                let ended = connection.came_to(fate(connection, evidence).await);
+                ended.map_err(|error| failed(format!("how {} ended can't be read", self.gid), error))?
+            }
+            None => Fate::Unknown,
+        };
+        judge_fate(self.gid.0, outcome, ended)
+    }
 }
 
 #[tonic::async_trait]
 impl LocalBranch for Work {
     async fn prepare(&self, _: BranchId) -> Result<Voted, NotAnswered> {
         self.goes_to(Stage::Unclear);
+        let ask = format!(
+            "SELECT pg_current_xact_id_if_assigned(), {TIMELINE}, current_setting('verdict.branch', true) = 'open'"
+        );
         // Fails in a block in which a statement has failed.
-        let asked = self.client().query_one("SELECT pg_current_xact_id_if_assigned()::text", &[]).await;
-        let written = match asked {
-            Ok(row) => row.get::<_, Option<String>>(0),
+        let asked = match rows(&self.connection, &ask).await {
+            Ok(asked) => asked,
             Err(error) => return Ok(self.refuses(error).await),
         };
-        let Some(xid8) = written else { return Ok(self.ends_read_only().await) };
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner).xid8 = xid8.parse().ok();
-
-        let (prepare, look) = (
-            format!("PREPARE TRANSACTION '{}'", self.gid),
-            format!("SELECT gid FROM pg_prepared_xacts WHERE gid = '{}'", self.gid),
-        );
-        match join(self.client().batch_execute(&prepare), self.client().simple_query(&look)).await {
-            (Ok(()), Ok(found)) => {
+        let column = |at| asked.first().and_then(|row| row.get(at));
+        if column(2) != Some("t") {
+            if self.connection.batch_execute("ROLLBACK").await.is_ok() {
                 self.goes_to(Stage::Free);
-                if found.iter().any(|message| matches!(message, SimpleQueryMessage::Row(_))) {
+            }
+            return Ok(self.refused(
+                "the application ended the transaction itself: what it did stands",
+                "25000",
+                false,
+            ));
+        }
+        let number = |at| column(at).and_then(|text| text.parse::<u64>().ok());
+        let (Some(xid8), Some(timeline)) = (number(0), number(1).and_then(|number| u32::try_from(number).ok())) else {
+            return Ok(self.ends_read_only().await);
+        };
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).evidence = Some(Evidence { xid8, timeline });
+
+        let prepare = format!("PREPARE TRANSACTION '{}'", self.gid);
+        match join(self.connection.batch_execute(&prepare), holds(&self.connection, self.gid)).await {
+            (Ok(()), Ok(stands)) => {
+                self.goes_to(Stage::Free);
+                if stands {
                     return Ok(Voted::PREPARED);
                 }
-                let text = format!("{}: a statement had failed, so PostgreSQL rolled back", self.database.resource);
-                Ok(Voted::refused(Reason::refused(text, "25P02", false)))
+                let code = SqlState::IN_FAILED_SQL_TRANSACTION.code();
+                Ok(self.refused("a statement had failed, so PostgreSQL rolled back", code, false))
             }
-            (Err(error), _) if error.as_db_error().is_some() => Ok(self.refuses(error).await),
+            (Err(error), _) if error.as_db_error().is_some() && !is_lost(&error) => Ok(self.refuses(error).await),
             (Err(error), _) | (Ok(()), Err(error)) => {
                 Err(failed(format!("{}: whether {} is prepared is not known", self.database.resource, self.gid), error))
             }
@@ -152,37 +195,31 @@ impl LocalBranch for Work {
     }
 
     fn payload(&self) -> Option<Bytes> {
-        self.progress().xid8.map(|xid8| xid8.to_string().into())
+        self.progress().evidence.map(Evidence::to_bytes)
     }
 
+    /// The outcome of a branch that is not prepared any more is judged as the resource's agent judges it.
     async fn settle(&self, _: BranchId, outcome: Outcome) -> Result<Settled, NotAnswered> {
-        let Progress { stage, xid8 } = self.progress();
-        if stage == Stage::Working && outcome == Outcome::Aborted {
+        if self.progress().stage == Stage::Working && outcome == Outcome::Aborted {
             self.goes_to(Stage::Unclear);
             // If that fails, the connection is closed, which does the same.
-            if self.client().batch_execute("ROLLBACK").await.is_ok() {
+            if self.connection.batch_execute("ROLLBACK").await.is_ok() {
                 self.goes_to(Stage::Free);
             }
             return Ok(Settled::DONE);
         }
-        if stage == Stage::Free && !self.client().is_closed() {
-            return finish(self.client(), self.gid, outcome, xid8).await;
+        if self.connection.is_clean() {
+            match self.settle_on(&self.connection, outcome).await {
+                // It broke: at once on another one.
+                Err(_) if !self.connection.is_clean() => {}
+                settled => return settled,
+            }
         }
-        let another = self.database.pool.get().await.map_err(|error| NotAnswered::Unavailable {
+        let another = self.database.connect().await.map_err(|error| NotAnswered::Unavailable {
             what: format!("{}: no connection to settle {}", self.database.resource, self.gid),
             source: Some(Box::new(error)),
         })?;
-        finish(&another, self.gid, outcome, xid8).await
-    }
-}
-
-impl Drop for Work {
-    fn drop(&mut self) {
-        let clean = self.progress().stage == Stage::Free;
-        if let Some(connection) = self.connection.take().filter(|_| !clean) {
-            // Closed: PostgreSQL rolls back what is open in it.
-            drop(Object::take(connection));
-        }
+        self.settle_on(&another, outcome).await
     }
 }
 

@@ -21,7 +21,11 @@ use super::{BranchName, Fate, Finished};
 use crate::participant::{NotAnswered, Settled};
 
 /// What the branch's evidence is to tell; none if it is clear without.
-pub(super) fn judge(name: BranchName, outcome: Outcome, finished: Finished) -> Option<Result<Settled, NotAnswered>> {
+pub(in crate::resource) fn judge(
+    name: BranchName,
+    outcome: Outcome,
+    finished: Finished,
+) -> Option<Result<Settled, NotAnswered>> {
     Some(match (finished, outcome) {
         (Finished::Done, _) | (Finished::RolledBack, Outcome::Aborted) => Ok(Settled::DONE),
         (Finished::RolledBack, Outcome::Committed) => {
@@ -35,7 +39,7 @@ pub(super) fn judge(name: BranchName, outcome: Outcome, finished: Finished) -> O
 }
 
 /// It is not prepared: somebody else ended it, or it never was.
-pub(super) fn judge_fate(name: BranchName, outcome: Outcome, fate: Fate) -> Result<Settled, NotAnswered> {
+pub(in crate::resource) fn judge_fate(name: BranchName, outcome: Outcome, fate: Fate) -> Result<Settled, NotAnswered> {
     match (fate, outcome) {
         (Fate::Committed, Outcome::Committed) | (Fate::Aborted | Fate::Open | Fate::Unknown, Outcome::Aborted) => {
             Ok(Settled::DONE)

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use verdict_protocol::{BranchId, ClusterId, Outcome};
 
 pub use self::agent::Agent;
+pub(in crate::resource) use self::judge::{judge, judge_fate};
 use crate::participant::NotAnswered;
 
 /// What a branch is called at a database. The cluster's id is random, so that nobody else's are taken for its own.
