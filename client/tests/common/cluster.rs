@@ -1,6 +1,11 @@
 //! A cluster of one test's making: real sockets, and answers that the test decides.
 
-use std::{net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    pin::Pin,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use futures_util::{Stream, stream};
 use tokio::{sync::watch, task::JoinHandle, time::timeout};
@@ -65,10 +70,12 @@ type Decide = dyn Fn(usize, &Call) -> Answer + Send + Sync;
 pub(crate) struct Node {
     pub(crate) address: SocketAddr,
     calls: Calls,
+    brought: Brought,
     server: JoinHandle<()>,
 }
 
 type Calls = Arc<watch::Sender<Vec<(Vec<u8>, Call)>>>;
+type Brought = Arc<Mutex<Vec<v1::Branch>>>;
 
 impl Node {
     /// `decide` is given how many calls came before.
@@ -80,14 +87,14 @@ impl Node {
     pub(crate) fn answering(decide: impl Fn(usize, &Call) -> Answer + Send + Sync + 'static) -> Self {
         let incoming = TcpIncoming::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().with_nodelay(Some(true));
         let address = incoming.local_addr().unwrap();
-        let calls = Arc::default();
-        let service = Service { decide: Arc::new(decide), calls: Arc::clone(&calls) };
+        let (calls, brought) = (Arc::default(), Arc::default());
+        let service = Service { decide: Arc::new(decide), calls: Arc::clone(&calls), brought: Arc::clone(&brought) };
         let router = Server::builder()
             .add_service(TransactionsServer::new(service.clone()))
             .add_service(BranchesServer::new(service.clone()))
             .add_service(OperatorServer::new(service));
         let server = tokio::spawn(async move { router.serve_with_incoming(incoming).await.unwrap() });
-        Self { address, calls, server }
+        Self { address, calls, brought, server }
     }
 
     pub(crate) fn calls(&self) -> usize {
@@ -102,6 +109,11 @@ impl Node {
     /// What it was asked.
     pub(crate) fn asked(&self) -> Vec<Call> {
         self.calls.borrow().iter().map(|(_, call)| call.clone()).collect()
+    }
+
+    /// The branches that the last Commit listed.
+    pub(crate) fn brought(&self) -> Vec<v1::Branch> {
+        self.brought.lock().unwrap().clone()
     }
 
     /// Waits for the first call of which there is something to say.
@@ -144,6 +156,8 @@ pub(crate) fn options(nodes: &[SocketAddr]) -> Options {
     }
 }
 
+/// Its name.
+pub(crate) const CLUSTER: [u8; 16] = [7; 16];
 /// What Enlist hands out.
 const CREDENTIAL: [u8; 16] = [5; 16];
 
@@ -151,6 +165,7 @@ const CREDENTIAL: [u8; 16] = [5; 16];
 struct Service {
     decide: Arc<Decide>,
     calls: Calls,
+    brought: Brought,
 }
 
 /// A credential for each branch.
@@ -214,6 +229,7 @@ impl Transactions for Service {
 
     async fn commit(&self, request: Request<v1::CommitRequest>) -> Result<Response<v1::TransactionStatus>, Status> {
         let v1::CommitRequest { xid, branches, .. } = request.into_inner();
+        self.brought.lock().unwrap().clone_from(&branches);
         let brought = branches.iter().map(|branch| (branch.number, branch.vote()));
         let brought: Vec<_> = brought.filter(|(_, vote)| *vote != v1::Vote::Unspecified).collect();
         let mut reply = self.status(xid, Call::Commit(brought.clone())).await?;
@@ -281,7 +297,8 @@ impl Operator for Service {
         &self,
         _: Request<v1::ClusterStatusRequest>,
     ) -> Result<Response<v1::ClusterStatusResponse>, Status> {
-        Ok(Response::new(v1::ClusterStatusResponse { node: 3, term: 9, ..v1::ClusterStatusResponse::default() }))
+        let cluster = CLUSTER.as_slice().into();
+        Ok(Response::new(v1::ClusterStatusResponse { node: 3, term: 9, cluster, ..Default::default() }))
     }
 
     async fn transfer_leader(

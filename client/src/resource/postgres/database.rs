@@ -43,8 +43,8 @@ pub enum DsnError {
     Missing(&'static str),
     #[error("asks for TLS, which this version does not speak to databases: leave sslmode out")]
     Tls,
-    #[error("a pool of no connections can't be used")]
-    Pool,
+    #[error("gets a pool of no connections: one at least is needed")]
+    NoConnections,
 }
 
 impl Database {
@@ -54,40 +54,12 @@ impl Database {
         Self { resource, pool, within: WITHIN }
     }
 
-    /// The database of a connection string, with a pool of at most so many connections. None is made yet. Those that
-    /// wait there are asked for a sign of life before they are used.
+    /// The database of a connection string, with a [`pool`] of its own.
     ///
     /// # Errors
     /// [`DsnError`]
     pub fn at(resource: ResourceName, dsn: &str, connections: usize) -> Result<Self, DsnError> {
-        let mut config: Config = dsn.trim().parse().map_err(|_| DsnError::Syntax)?;
-        if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-            return Err(DsnError::Missing("host"));
-        }
-        if config.get_user().is_none() {
-            return Err(DsnError::Missing("user"));
-        }
-        if config.get_dbname().is_none() {
-            return Err(DsnError::Missing("dbname"));
-        }
-        if !matches!(config.get_ssl_mode(), SslMode::Disable | SslMode::Prefer) {
-            return Err(DsnError::Tls);
-        }
-        if config.get_application_name().is_none() {
-            config.application_name("verdict");
-        }
-        if config.get_connect_timeout().is_none() {
-            config.connect_timeout(WITHIN);
-        }
-        let manager = ManagerConfig { recycling_method: RecyclingMethod::Verified };
-        let pool = Pool::builder(Manager::from_config(config, NoTls, manager))
-            .max_size(connections)
-            .runtime(Runtime::Tokio1)
-            .wait_timeout(Some(WITHIN))
-            .create_timeout(Some(WITHIN))
-            .recycle_timeout(Some(WITHIN / 5))
-            .build();
-        pool.map(|pool| Self::new(resource, pool)).map_err(|_| DsnError::Pool)
+        Ok(Self::new(resource, pool(dsn, connections)?))
     }
 
     /// Asks in one round, outside of any transaction block.
@@ -111,6 +83,45 @@ impl Database {
     }
 }
 
+/// A pool of at most so many connections. None is made yet; those that wait there are asked for a sign of life before they
+/// are used. A connection is waited for, and made, for five seconds at most.
+///
+/// # Errors
+/// [`DsnError`]
+pub fn pool(dsn: &str, connections: usize) -> Result<Pool, DsnError> {
+    let mut config: Config = dsn.trim().parse().map_err(|_| DsnError::Syntax)?;
+    if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+        return Err(DsnError::Missing("host"));
+    }
+    if config.get_user().is_none() {
+        return Err(DsnError::Missing("user"));
+    }
+    if config.get_dbname().is_none() {
+        return Err(DsnError::Missing("dbname"));
+    }
+    if !matches!(config.get_ssl_mode(), SslMode::Disable | SslMode::Prefer) {
+        return Err(DsnError::Tls);
+    }
+    if connections == 0 {
+        return Err(DsnError::NoConnections);
+    }
+    if config.get_application_name().is_none() {
+        config.application_name("verdict");
+    }
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(WITHIN);
+    }
+    let manager = ManagerConfig { recycling_method: RecyclingMethod::Verified };
+    Pool::builder(Manager::from_config(config, NoTls, manager))
+        .max_size(connections)
+        .runtime(Runtime::Tokio1)
+        .wait_timeout(Some(WITHIN))
+        .create_timeout(Some(WITHIN))
+        .recycle_timeout(Some(WITHIN / 5))
+        .build()
+        .map_err(|_| DsnError::NoConnections)
+}
+
 #[tonic::async_trait]
 impl XaDatabase for Database {
     async fn probe(&self) -> Result<Identity, NotAnswered> {
@@ -131,8 +142,8 @@ impl XaDatabase for Database {
         let rows = self.ask(what, async |client| rows(client, &list).await).await?;
         let held = |row: &SimpleQueryRow| {
             let branch = branch_of(cluster, row.get(0)?)?;
-            let (low, next) = (row.get(1)?.parse().ok()?, row.get(2)?.parse().ok()?);
-            let evidence = Evidence { xid8: with_epoch(low, next), timeline: row.get(3)?.parse().ok()? };
+            let (low, near) = (row.get(1)?.parse().ok()?, row.get(2)?.parse().ok()?);
+            let evidence = Evidence { xid8: with_epoch(low, near), timeline: row.get(3)?.parse().ok()? };
             Some(Held { branch, evidence: evidence.to_bytes() })
         };
         Ok(rows.iter().filter_map(held).collect())

@@ -38,11 +38,13 @@ impl FromStr for Evidence {
     }
 }
 
-/// The full number of a transaction whose lower 32 bits are `low`, where the next one will be `next`. `pg_prepared_xacts`
-/// shows no more than these; it is of the newest epoch or the one before.
-pub(super) fn with_epoch(low: u64, next: u64) -> u64 {
-    let full = next & !u64::from(u32::MAX) | low;
-    if full >= next { full.saturating_sub(1 << 32) } else { full }
+/// The full number of a transaction whose lower 32 bits are `low`: the one nearest to `near`, which is that of another
+/// transaction of these days. `pg_prepared_xacts` shows no more than the lower bits; PostgreSQL keeps all that run within
+/// 2³¹ of each other.
+pub(super) fn with_epoch(low: u32, near: u64) -> u64 {
+    #[allow(clippy::cast_possible_truncation, reason = "the lower bits are what is wanted")]
+    let behind = (near as u32).wrapping_sub(low).cast_signed();
+    near.saturating_add_signed(-i64::from(behind))
 }
 
 #[cfg(test)]
@@ -50,10 +52,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_gets_the_epoch_of_the_newest_or_the_one_before() {
-        assert_eq!(with_epoch(734, 735), 734);
-        assert_eq!(with_epoch(734, 7 << 32 | 735), 7 << 32 | 734);
-        assert_eq!(with_epoch(4_294_967_000, 7 << 32 | 5), 6 << 32 | 4_294_967_000);
+    fn a_number_gets_the_epoch_that_brings_it_nearest() {
+        for (low, near, full) in [
+            (734, 735, 734),
+            // Nothing that began later has ended.
+            (734, 734, 734),
+            (736, 734, 736),
+            (734, 7 << 32 | 735, 7 << 32 | 734),
+            (4_294_967_000, 7 << 32 | 5, 6 << 32 | 4_294_967_000),
+            (5, 6 << 32 | 4_294_967_000, 7 << 32 | 5),
+        ] {
+            assert_eq!(with_epoch(low, near), full, "{low} near {near}");
+        }
     }
 
     #[test]

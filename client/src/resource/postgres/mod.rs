@@ -8,9 +8,10 @@
 //! ```
 //!
 //! ```no_run
-//! use verdict_client::{Verdict, resource::postgres::Postgres};
+//! use verdict_client::{Verdict, resource::postgres::{self, Postgres}};
 //!
-//! # async fn pay(verdict: &Verdict, pool: deadpool_postgres::Pool) -> Result<(), Box<dyn std::error::Error>> {
+//! # async fn pay(verdict: &Verdict) -> Result<(), Box<dyn std::error::Error>> {
+//! let pool = postgres::pool("host=127.0.0.1 user=shop dbname=shop", 16)?;
 //! let accounts = Postgres::open(verdict, "accounts".try_into()?, pool).await?;
 //!
 //! let mut payment = verdict.transaction();
@@ -39,6 +40,9 @@ mod session;
 
 use std::sync::Arc;
 
+/// The drivers, in the versions whose types are used here.
+pub use {deadpool_postgres, tokio_postgres};
+
 use deadpool_postgres::{Pool, PoolError};
 use thiserror::Error;
 use tokio_postgres::Row;
@@ -46,7 +50,7 @@ use verdict_protocol::{ClusterId, ResourceName};
 
 use self::lease::Lease;
 pub use self::{
-    database::{Database, DsnError},
+    database::{Database, DsnError, pool},
     session::Session,
 };
 use super::xa::Agent;
