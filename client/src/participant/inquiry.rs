@@ -3,26 +3,26 @@
 //! Every `sweep_every` the branches held prepared are read from each manager. One that has been held for
 //! `inquire_after`, by this process's monotonic clock since it first saw it, is asked about until it is settled, with
 //! pauses as the cluster says and jitter. So, with the cluster up, a branch hears its outcome at most
-//! `inquire_after + 2 × sweep_every` plus one call after it was decided, even if nobody tells it.
+//! `inquire_after + 2 × sweep_every` plus one call after it was decided, even if nobody tells it. Each manager is swept by
+//! itself: one that is slow or away holds up no other.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Weak},
     time::Duration,
 };
 
-use bytes::Bytes;
-use futures_util::{StreamExt, stream};
-use tokio::{
-    task::JoinHandle,
-    time::{Instant, sleep},
-};
-use verdict_protocol::{BranchId, ResourceName, Settlement};
+use tokio::{task::JoinHandle, time::sleep};
+use verdict_protocol::{BranchId, Outcome, ResourceName, Xid};
 
-use super::{ResourceManager, Settle, Settled, server::Shared, with_causes};
+use super::{
+    ResourceManager, Settle, Settled,
+    server::Shared,
+    sweep::{Inquirer, NoOrder, Sweep, settle},
+    with_causes,
+};
 use crate::{CallError, Order, Verdict};
 
-/// When participants ask.
+/// When participants ask, each resource for itself.
 #[derive(Clone, Copy, Debug)]
 pub struct InquiryOptions {
     /// How long a branch is held prepared before it asks. Longer than transactions usually take: asking earlier only
@@ -51,24 +51,26 @@ impl Default for InquiryOptions {
 /// cluster, whatever is held, so that is little; and whoever leads next is to hear of it soon.
 const MOST_BACKOFF: u32 = 2;
 
-/// A branch that the cluster refuses to answer about, or that can't take its outcome, is asked about again after this
-/// many sweeps.
-const REFUSED_SWEEPS: u32 = 8;
-
+/// The sweeps of a process that serves managers.
 #[derive(Debug)]
 pub(super) struct Inquiry {
-    task: JoinHandle<()>,
+    tasks: Vec<JoinHandle<()>>,
 }
 
 impl Inquiry {
-    pub(super) fn start(shared: Arc<Shared>, verdict: Verdict) -> Self {
+    pub(super) fn start(shared: &Arc<Shared>, verdict: Verdict) -> Self {
         let verdict = verdict.with_deadline(shared.options.inquiry.deadline);
-        Self { task: tokio::spawn(sweeps(Arc::downgrade(&shared), verdict, shared.options.inquiry)) }
+        let (options, limit) = (shared.options.inquiry, shared.options.recover_limit);
+        let sweep = |(resource, manager): (&ResourceName, &Arc<dyn ResourceManager>)| {
+            let sweep = Sweep::new(resource.clone(), Arc::clone(manager), options, limit);
+            tokio::spawn(sweeps(sweep, Arc::downgrade(shared), verdict.clone(), options.sweep_every))
+        };
+        Self { tasks: shared.managers.iter().map(sweep).collect() }
     }
 
     /// Settling that has begun runs in tasks of its own and comes to its end.
     pub(super) fn stop(&self) {
-        self.task.abort();
+        self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
 
@@ -78,139 +80,49 @@ impl Drop for Inquiry {
     }
 }
 
-/// A branch in doubt.
-#[derive(Debug)]
-struct Doubt {
-    seen: Instant,
-    ask_at: Instant,
-}
-
-/// What came of asking about one branch.
-enum Asked {
-    Settled,
-    AgainAfter(Duration),
-    Unreachable,
-}
-
-async fn sweeps(shared: Weak<Shared>, verdict: Verdict, options: InquiryOptions) {
-    let mut doubts: BTreeMap<(ResourceName, BranchId), Doubt> = BTreeMap::new();
-    let mut pause = options.sweep_every;
+async fn sweeps(mut sweep: Sweep, shared: Weak<Shared>, verdict: Verdict, every: Duration) {
+    let mut pause = every;
     loop {
         sleep(verdict.jitter(pause)).await;
         let Some(shared) = shared.upgrade() else { return };
-        let due = look(&shared, &mut doubts, &options).await;
-        let reached = ask(&shared, &verdict, &mut doubts, due, &options).await;
-        pause = if reached { options.sweep_every } else { (pause * 2).min(options.sweep_every * MOST_BACKOFF) };
+        let reached = sweep.once(&Asking { shared, verdict: verdict.clone() }).await;
+        pause = if reached { every } else { (pause * 2).min(every * MOST_BACKOFF) };
     }
 }
 
-/// Brings `doubts` up to what the managers hold; returns those to ask about now, and for how long each is held.
-async fn look(
-    shared: &Shared,
-    doubts: &mut BTreeMap<(ResourceName, BranchId), Doubt>,
-    options: &InquiryOptions,
-) -> Vec<(ResourceName, BranchId, Duration)> {
-    for (resource, manager) in &shared.managers {
-        let held = match manager.recover(shared.options.recover_limit).await {
-            Ok(held) => held,
-            Err(error) => {
-                let error = with_causes(&error);
-                tracing::warn!(%resource, error, "can't read which branches are in doubt");
-                continue;
-            }
-        };
-        let held: BTreeSet<BranchId> = held.into_iter().collect();
-        doubts.retain(|(of, branch), _| of != resource || held.contains(branch));
-        let now = Instant::now();
-        for branch in held {
-            let doubt = || Doubt { seen: now, ask_at: now + options.inquire_after };
-            doubts.entry((resource.clone(), branch)).or_insert_with(doubt);
-        }
-    }
-    let now = Instant::now();
-    let due = doubts.iter().filter(|(_, doubt)| doubt.ask_at <= now);
-    due.map(|((resource, branch), doubt)| (resource.clone(), *branch, now - doubt.seen)).collect()
+/// The cluster is asked by calls; what it says is done beside the calls of others.
+struct Asking {
+    shared: Arc<Shared>,
+    verdict: Verdict,
 }
 
-/// False if the cluster could not be reached.
-async fn ask(
-    shared: &Shared,
-    verdict: &Verdict,
-    doubts: &mut BTreeMap<(ResourceName, BranchId), Doubt>,
-    due: Vec<(ResourceName, BranchId, Duration)>,
-    options: &InquiryOptions,
-) -> bool {
-    let answers = stream::iter(due).map(|(resource, branch, held)| async move {
-        let asked = ask_one(shared, verdict, &resource, branch, held, options).await;
-        ((resource, branch), asked)
-    });
-    let mut answers = answers.buffer_unordered(options.at_once.max(1));
-    while let Some((key, asked)) = answers.next().await {
-        match asked {
-            Asked::Settled => {
-                doubts.remove(&key);
-            }
-            Asked::AgainAfter(pause) => {
-                if let Some(doubt) = doubts.get_mut(&key) {
-                    doubt.ask_at = Instant::now() + verdict.jitter(pause);
-                }
-            }
-            // The others would not reach it either: leave them for the next sweep.
-            Asked::Unreachable => return false,
+#[tonic::async_trait]
+impl Inquirer for Asking {
+    async fn inquire(&self, branch: BranchId, held: Duration) -> Result<Order, NoOrder> {
+        Ok(self.verdict.inquire(branch, held).await?)
+    }
+
+    async fn is_decided(&self, xid: Xid) -> Result<bool, NoOrder> {
+        match self.verdict.get(xid).await {
+            Ok(status) => Ok(status.decision.is_some()),
+            // As good as: what is not known is not recorded.
+            Err(CallError::Refused { .. }) => Ok(false),
+            Err(error @ CallError::Unknown { .. }) => Err(error.into()),
         }
     }
-    true
-}
 
-async fn ask_one(
-    shared: &Shared,
-    verdict: &Verdict,
-    resource: &ResourceName,
-    branch: BranchId,
-    held: Duration,
-    options: &InquiryOptions,
-) -> Asked {
-    let later = Asked::AgainAfter(options.sweep_every * REFUSED_SWEEPS);
-    let (stamp, commit) = match verdict.inquire(branch, held).await {
-        Ok(Order::Wait { retry_after }) => return Asked::AgainAfter(retry_after),
-        Ok(Order::Commit(stamp)) => (stamp, true),
-        Ok(Order::Rollback(stamp)) => (stamp, false),
-        Err(error @ CallError::Unknown { .. }) => {
-            tracing::warn!(%resource, %branch, ?held, %error, "in doubt, and nobody to ask");
-            return Asked::Unreachable;
-        }
-        Err(error @ CallError::Refused { .. }) => {
-            tracing::warn!(%resource, %branch, ?held, %error, "in doubt, and the cluster refuses to answer");
-            return later;
-        }
-    };
-    let Some(manager) = shared.managers.get(resource).cloned() else { return later };
-    let request = Settle { stamp, branch, resource: resource.clone(), payload: Bytes::new() };
-    match shared.run(settle(manager, request, commit)).await {
-        Ok(Ok(Settled { settlement: Settlement::Done, .. })) => {
-            tracing::info!(%resource, %branch, ?held, commit, "in doubt, asked, settled");
-            Asked::Settled
-        }
-        Ok(Ok(Settled { settlement, reason })) => {
-            tracing::error!(%resource, %branch, commit, ?settlement, ?reason, "the branch was finished otherwise");
-            Asked::Settled
-        }
-        Ok(Err(error)) => {
-            let error = with_causes(&error);
-            tracing::warn!(%resource, %branch, commit, error, "told the outcome, can't take it yet");
-            later
-        }
-        Err(error) => {
-            tracing::warn!(%resource, %branch, commit, %error, "told the outcome, can't take it now");
-            later
-        }
+    async fn settle(
+        &self,
+        manager: &Arc<dyn ResourceManager>,
+        request: Settle,
+        outcome: Outcome,
+    ) -> Result<Settled, String> {
+        let manager = Arc::clone(manager);
+        let told = self.shared.run(async move { settle(&*manager, request, outcome).await }).await;
+        told.map_err(|error| error.to_string())?.map_err(|error| with_causes(&error))
     }
-}
 
-async fn settle(
-    manager: Arc<dyn ResourceManager>,
-    request: Settle,
-    commit: bool,
-) -> Result<Settled, super::NotAnswered> {
-    if commit { manager.commit(request).await } else { manager.rollback(request).await }
+    fn jitter(&self, pause: Duration) -> Duration {
+        self.verdict.jitter(pause)
+    }
 }

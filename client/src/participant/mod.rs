@@ -16,6 +16,7 @@ mod remote;
 pub mod rules;
 mod server;
 mod stream;
+mod sweep;
 
 use std::{error::Error, fmt, time::Duration};
 
@@ -29,6 +30,7 @@ pub use self::{
     remote::RemoteParticipant,
     server::{Handlers, ParticipantOptions, Participants, RunError},
     stream::StreamStatus,
+    sweep::{Inquirer, NoOrder, Sweep, settle},
 };
 
 /// On every message to a participant: which cluster speaks, in which term, and how far it has forgotten.

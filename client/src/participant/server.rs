@@ -142,7 +142,7 @@ impl Participants {
             permits: Arc::new(Semaphore::new(options.in_flight as usize)),
             stopping: AtomicBool::new(false),
         });
-        let inquiry = Inquiry::start(shared.clone(), verdict.clone());
+        let inquiry = Inquiry::start(&shared, verdict.clone());
         Self { shared, verdict, inquiry, stream: None }
     }
 
