@@ -64,6 +64,8 @@
 //! }
 //! ```
 //!
+//! For a PostgreSQL database that is `resource::postgres` (feature `postgres`).
+//!
 //! A service becomes a participant by implementing [`participant::ResourceManager`], or, if it has a local SQLite
 //! database, three functions over `resource::sqlite` (feature `sqlite`), and serves it with
 //! [`participant::Participants`].

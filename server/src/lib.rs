@@ -10,6 +10,7 @@
 //! The library runs unchanged in simulation: time, chance, disk and links come in through [`Seams`]. What a process
 //! needs besides (configuration files, signals, health, reflection) is the binary's.
 
+mod databases;
 mod engine;
 mod leadership;
 mod machine;
@@ -27,7 +28,7 @@ mod walls;
 mod wire;
 
 pub use node::{Node, StartError};
-pub use options::{LogOptions, Options, OptionsError, Reach, WatchOptions};
+pub use options::{DatabaseOptions, LogOptions, Options, OptionsError, Reach, WatchOptions};
 pub use peers::MAX_MESSAGE;
 pub use rpc::Services;
-pub use seams::{GrpcLinks, Links, Participants, Seams};
+pub use seams::{Databases, GrpcLinks, Links, Participants, Seams};

@@ -9,9 +9,9 @@ use verdict_protocol::{ClusterId, Patience, Secret};
 use verdict_raft_log::{Replica, Status, TransferError};
 
 use crate::{
-    Options, OptionsError, Reach, Services, engine::Engine, leadership, machine::LedgerMachine, outbound::Outbound,
-    peers::TonicPeers, proposer, recent::Recent, rpc::Front, seams::Seams, streams::Streams, tasks::Tasks,
-    walls::Walls,
+    Options, OptionsError, Reach, Services, databases::Agents, engine::Engine, leadership, machine::LedgerMachine,
+    outbound::Outbound, peers::TonicPeers, proposer, recent::Recent, rpc::Front, seams::Seams, streams::Streams,
+    tasks::Tasks, walls::Walls,
 };
 
 /// How long a graceful stop tries to hand the leadership over.
@@ -45,7 +45,7 @@ impl Node {
     /// A [`StartError`] that names what is wrong and what to do.
     pub async fn start(options: Options, seams: Seams) -> Result<Self, StartError> {
         options.check()?;
-        let Seams { disk, log_driver, clock, seed, links } = seams;
+        let Seams { disk, log_driver, clock, seed, links, databases } = seams;
         let mut random = StdRng::seed_from_u64(seed);
         let tasks = Tasks::new();
         let walls = Arc::new(Walls::new(clock));
@@ -55,6 +55,7 @@ impl Node {
             match reach {
                 Reach::Endpoint(address) => drop(endpoints.insert(name.clone(), address.clone())),
                 Reach::Stream => by_stream.push(name.clone()),
+                Reach::Database(_) => {}
             }
         }
         let mut participants = links.participants(&endpoints).map_err(StartError::Participants)?;
@@ -63,6 +64,8 @@ impl Node {
             let participant = links.stream(&name, streams.manager(name.clone()));
             participants.insert(name, participant);
         }
+        let agents = Agents::new(&options, databases).map_err(StartError::Participants)?;
+        participants.extend(agents.participants());
         let outbound = Outbound::new(participants, tasks.clone());
         let patience = Patience {
             least_vote_ms: millis(options.least_vote_timeout),
@@ -103,6 +106,7 @@ impl Node {
         let founding = leadership::found(engine_too, walls_too, nodes, cluster, secret, options.rules);
         tasks.spawn(founding);
         tasks.spawn(proposer::run(Arc::clone(&engine), replica.clone()));
+        agents.start(&engine, &replica, &mut random, &tasks);
         let calls = Semaphore::new(options.max_calls);
         let watchers = Arc::new(Semaphore::new(options.watch.watchers));
         let front = Front { options, engine, replica: replica.clone(), peers, walls, streams, calls, recent, watchers };

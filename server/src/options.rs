@@ -61,6 +61,27 @@ pub enum Reach {
     Endpoint(String),
     /// By the streams that it opens to the leader.
     Stream,
+    /// It is a database whose applications prepare by themselves: by an agent of this node's own.
+    Database(DatabaseOptions),
+}
+
+/// Of the agent of one database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatabaseOptions {
+    /// How often the leader looks what stands prepared. A branch whose application has died waits that much longer.
+    pub sweep_every: Duration,
+    /// How long a branch must be seen prepared before the ledger is asked about it. Longer than an application takes to
+    /// settle: asking earlier only costs work.
+    pub settle_after: Duration,
+    /// The database whose word counts, as the log tells its identity. Where another is found, nothing is presumed. None
+    /// takes the first that is found.
+    pub identity: Option<String>,
+}
+
+impl Default for DatabaseOptions {
+    fn default() -> Self {
+        Self { sweep_every: Duration::from_secs(1), settle_after: Duration::from_secs(2), identity: None }
+    }
 }
 
 /// Of the replicated log.
@@ -149,6 +170,11 @@ impl Options {
             let least = self.rules.max_lifetime_ms;
             let problem = format!("must be at least retention.lifetime_ms, which is {least}");
             return wrong("retention.longest_lifetime_ms", problem);
+        }
+        for (name, reach) in &self.resources {
+            if matches!(reach, Reach::Database(options) if options.sweep_every.is_zero()) {
+                return wrong(&format!("databases.{name}.sweep_ms"), "must be above 0".into());
+            }
         }
         if self.max_calls == 0 {
             return wrong("limits.calls", "must be above 0".into());

@@ -6,6 +6,7 @@ use rand::{TryRng as _, rngs::SysRng};
 use verdict_client::{
     Clock, SystemClock,
     participant::{RemoteParticipant, ResourceManager},
+    resource::xa::XaDatabase,
 };
 use verdict_protocol::ResourceName;
 use verdict_raft_log::{
@@ -24,7 +25,12 @@ pub struct Seams {
     /// Where random numbers start.
     pub seed: u64,
     pub links: Arc<dyn Links>,
+    /// Those that the options name.
+    pub databases: Databases,
 }
+
+/// Databases that prepare by themselves, each as its driver speaks to it.
+pub type Databases = BTreeMap<ResourceName, Arc<dyn XaDatabase>>;
 
 /// How a node reaches others.
 pub trait Links: fmt::Debug + Send + Sync + 'static {
@@ -77,7 +83,7 @@ impl Links for GrpcLinks {
 
 impl Seams {
     /// What a process takes: files in `data`, which it locks; a thread that drives the log; the system's clock and
-    /// random numbers; gRPC.
+    /// random numbers; gRPC; no databases.
     ///
     /// # Errors
     /// If the folder cannot be made or read, or another process has it open.
@@ -90,6 +96,7 @@ impl Seams {
             clock: Arc::new(SystemClock),
             seed,
             links: Arc::new(GrpcLinks),
+            databases: Databases::new(),
         })
     }
 }

@@ -34,6 +34,9 @@ fn s65_each_wrong_key_is_named_with_what_to_do() {
     let with = |line: &str| format!("{line}\n{GOOD}");
     let without = |line: &str| GOOD.replace(&format!("{line}\n"), "");
     let below = |lines: &str| format!("{GOOD}{lines}\n");
+    let database = |first: &str, line: &str| {
+        below(&format!("[resources]\nshop = \"postgres\"\n[databases]\n{first}\n[databases.shop]\n{line}"))
+    };
     let cases = [
         (without("cluster = \"test\""), "/node.toml: cluster: is missing: write the cluster's name"),
         (without("node = 1"), "/node.toml: node: is missing: write this node's number"),
@@ -58,6 +61,18 @@ fn s65_each_wrong_key_is_named_with_what_to_do() {
         (below("2 = \"127.0.0.1\""), "nodes.2: \"127.0.0.1\" is no address: write host:port"),
         (below("2 = \"10.0.0.2:7401\""), "nodes.2: 10.0.0.2:7401 is not on this machine"),
         (below("2 = \"10.0.0.2:7401\""), "insecure = true"),
+        (database("", ""), "databases.shop.dsn_file: is missing: write the name of a file with the connection string"),
+        (database("", "dsn = \"secret\""), "databases.shop.dsn: may hold a password, which is not for this file"),
+        (database("", "dsn_file = \"none\""), "databases.shop.dsn_file: /none cannot be read: No such file"),
+        (database("", "dsn_file = \"node.toml\""), "databases.shop.dsn_file: is no connection string of PostgreSQL"),
+        (database("", "sweep_ms = 0"), "databases.shop.sweep_ms: is in milliseconds, from 1 to a year, but it is 0"),
+        (database("", "password = 1"), "databases.shop.password: there is no such key"),
+        (database("", "password = 1"), "there are databases.shop.identity, databases.shop.sweep_ms"),
+        (database("bank = 1", ""), "databases.bank: is a table: write [databases.bank] and its keys below, not 1"),
+        (
+            below("[databases.bank]\nsweep_ms = 9"),
+            "databases.bank: is no resource that is a database: write bank = \"postgres\" in [resources]",
+        ),
         (with("listen = \"0.0.0.0:7401\""), "listen: 0.0.0.0:7401 is not on this machine"),
         (with("listen = \"nowhere\""), "listen: \"nowhere\" is no address"),
         (with("insecure = 1"), "insecure: must be true or false, but it is 1"),
@@ -66,7 +81,7 @@ fn s65_each_wrong_key_is_named_with_what_to_do() {
             below("[resources]\nseats = \"127.0.0.1:2\""),
             "resources.seats: \"127.0.0.1:2\" is no endpoint: write http://",
         ),
-        (below("[resources]\nseats = \"streams\""), "or stream if the participant opens a stream itself"),
+        (below("[resources]\nseats = \"streams\""), "stream if the participant opens a stream itself, or postgres"),
         (below("[resources]\nseats = \"Stream\""), "resources.seats: \"Stream\" is no endpoint"),
         (below("[resources]\nseats = true"), "resources.seats: must be a text in quotes, but it is true"),
         (
@@ -111,6 +126,24 @@ fn s65_a_variable_is_as_strict_as_the_file_and_is_named() {
         let (code, said) = refused(GOOD, &[(name, value)]);
         assert!(said.contains(expected), "expected {expected:?}, was told {said:?}");
         assert!(code == Some(2), "{name}: {code:?}");
+    }
+}
+
+#[test]
+fn s65_a_connection_string_is_judged_and_never_shown() {
+    for (dsn, expected) in [
+        ("host=10.0.0.9 user=a dbname=b password=secret", "10.0.0.9 is not on this machine"),
+        ("host=127.0.0.1 user=a dbname=b pasword=secret", "is no connection string of PostgreSQL"),
+        ("postgres://a:secret@127.0.0.1:port/b", "is no connection string of PostgreSQL"),
+        ("host=127.0.0.1 dbname=b password=secret", "names no user"),
+        ("host=127.0.0.1 user=a password=secret", "names no dbname"),
+        ("host=127.0.0.1 user=a dbname=b password=secret sslmode=require", "asks for TLS"),
+    ] {
+        let (code, said) =
+            refused(GOOD, &[("VERDICT_RESOURCES__SHOP", "postgres"), ("VERDICT_DATABASES__SHOP__DSN", dsn)]);
+        assert!(said.contains("VERDICT_DATABASES__SHOP__DSN: databases.shop.dsn: "), "{said}");
+        assert!(said.contains(expected) && !said.contains("secret"), "expected {expected:?}, was told {said:?}");
+        assert_eq!(code, Some(2));
     }
 }
 

@@ -35,7 +35,7 @@ use verdict_raft_log::{
     NodeId,
     files::{Spawn, testing::SimDisk},
 };
-use verdict_server::{Node, Options, Reach, Seams, Services};
+use verdict_server::{Databases, Node, Options, Reach, Seams, Services};
 
 use self::watched::{WatchedDisk, WatchedLinks, WatchedRow};
 use super::{
@@ -152,6 +152,7 @@ async fn node(world: Arc<World>, node: u64) {
         clock: Arc::new(TrueClock),
         seed: node,
         links: Arc::new(WatchedLinks { node, world: Arc::clone(&world) }),
+        databases: Databases::new(),
     };
     let started = Node::start(options(node), seams).await.expect("nothing is wrong with its disk");
     let services = started.services().clone();

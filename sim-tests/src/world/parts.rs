@@ -21,7 +21,7 @@ use verdict_proto::{
     },
 };
 use verdict_raft_log::{NodeId, files::Spawn};
-use verdict_server::{Node, Options, Reach, Seams, Services};
+use verdict_server::{Databases, Node, Options, Reach, Seams, Services};
 
 use super::{
     Shared, address_of, bank_name,
@@ -91,6 +91,7 @@ pub(super) async fn node(shared: Arc<Shared>, node: u64) {
         clock: shared.clock(place) as Arc<dyn Clock>,
         seed: shared.draw(),
         links: Arc::new(SimLinks { node, shared: Arc::clone(&shared), sky: Arc::clone(sky), flaw: plan.flaw }),
+        databases: Databases::new(),
     };
     let started = match Node::start(options(&shared, node), seams).await {
         Ok(started) => started,

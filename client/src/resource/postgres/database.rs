@@ -5,17 +5,22 @@ use std::{fmt, time::Duration};
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
 use thiserror::Error;
 use tokio::time::timeout;
-use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage, SimpleQueryRow, config::SslMode, error::SqlState};
+use tokio_postgres::{
+    Client, Config, NoTls, SimpleQueryMessage, SimpleQueryRow,
+    config::{Host, SslMode},
+    error::SqlState,
+};
 use verdict_protocol::{ClusterId, Outcome, ResourceName};
 
 use super::{
+    check::check,
     evidence::{Evidence, with_epoch},
     gid::{Gid, branch_of, prefix},
     lease::Lease,
 };
 use crate::{
     participant::NotAnswered,
-    resource::xa::{BranchName, Fate, Finished, Held, Identity, XaDatabase},
+    resource::xa::{BranchName, Fate, Finding, Finished, Held, Identity, XaDatabase},
 };
 
 /// The timeline that is written now. Fails at a standby.
@@ -83,6 +88,19 @@ impl Database {
     }
 }
 
+/// The hosts of a connection string that are reached over a network, or over this machine's.
+///
+/// # Errors
+/// [`DsnError::Syntax`]
+pub fn hosts(dsn: &str) -> Result<Vec<String>, DsnError> {
+    let config: Config = dsn.trim().parse().map_err(|_| DsnError::Syntax)?;
+    let named = config.get_hosts().iter().filter_map(|host| match host {
+        Host::Tcp(name) => Some(name.clone()),
+        Host::Unix(_) => None,
+    });
+    Ok(named.chain(config.get_hostaddrs().iter().map(ToString::to_string)).collect())
+}
+
 /// A pool of at most so many connections. None is made yet; those that wait there are asked for a sign of life before they
 /// are used. A connection is waited for, and made, for five seconds at most.
 ///
@@ -130,6 +148,10 @@ impl XaDatabase for Database {
         let rows = self.ask(what, async |client| rows(client, &identity).await).await?;
         let text = |column| rows.first().and_then(|row| row.get(column)).unwrap_or_default().to_owned();
         Ok(Identity { system: text(0), timeline: text(1) })
+    }
+
+    async fn check(&self) -> Result<Vec<Finding>, NotAnswered> {
+        self.ask(|| "its settings can't be read".to_owned(), async |client| check(client).await).await
     }
 
     async fn list_prepared(&self, cluster: ClusterId, limit: usize) -> Result<Vec<Held>, NotAnswered> {

@@ -32,6 +32,7 @@
 //! - PostgreSQL refuses to prepare after LISTEN, NOTIFY, or work on temporary tables, and while a cursor WITH HOLD is open.
 //! - Only its owner or a superuser may finish a prepared transaction, and only in its own database.
 
+mod check;
 mod database;
 mod evidence;
 mod gid;
@@ -43,17 +44,17 @@ use std::sync::Arc;
 /// The drivers, in the versions whose types are used here.
 pub use {deadpool_postgres, tokio_postgres};
 
+use bytes::Bytes;
 use deadpool_postgres::{Pool, PoolError};
 use thiserror::Error;
-use tokio_postgres::Row;
 use verdict_protocol::{ClusterId, ResourceName};
 
-use self::lease::Lease;
+use self::{check::check, lease::Lease};
 pub use self::{
-    database::{Database, DsnError, pool},
+    database::{Database, DsnError, hosts, pool},
     session::Session,
 };
-use super::xa::Agent;
+use super::xa::{Agent, Finding, Grade};
 use crate::{CallError, Transaction, Verdict};
 
 /// A database that applications work on in transactions of Verdict's. Clones share the pool.
@@ -75,6 +76,12 @@ pub enum PostgresError {
     },
     #[error("{resource}: the cluster is not founded yet: ask again once it has a leader")]
     NotFounded { resource: ResourceName },
+    #[error("{resource}: the cluster doesn't take branches of it, so nothing is prepared there")]
+    NotConfigured {
+        resource: ResourceName,
+        #[source]
+        source: CallError,
+    },
     #[error("{resource}: no connection to PostgreSQL")]
     Connect {
         resource: ResourceName,
@@ -87,30 +94,19 @@ pub enum PostgresError {
         #[source]
         source: tokio_postgres::Error,
     },
-    #[error("{resource}: version {version} of PostgreSQL is too old: 13 or newer is needed")]
-    TooOld { resource: ResourceName, version: String },
-    #[error(
-        "{resource}: max_prepared_transactions is 0, so nothing can be prepared: set it in postgresql.conf to at least \
-         the number of transactions at a time, and restart the server"
-    )]
-    NothingCanBePrepared { resource: ResourceName },
-    #[error("{resource}: the server is a standby, which takes no writes: connect to the primary")]
-    Standby { resource: ResourceName },
+    /// A vote would be worth nothing there, or nothing could be prepared.
+    #[error("{resource}: {setting} is {value}: {advice}")]
+    Unfit { resource: ResourceName, setting: &'static str, value: String, advice: String },
     #[error("the branch can't be added")]
     Enlist(#[source] CallError),
     #[error("{resource}: the transaction was asked to commit or roll back: its session takes no more work")]
     WorkIsOver { resource: ResourceName },
 }
 
-const SETTINGS: &str = "SELECT current_setting('server_version_num')::int, current_setting('server_version'), \
-                        current_setting('max_prepared_transactions')::int, pg_is_in_recovery(), \
-                        current_setting('fsync'), current_setting('synchronous_commit')";
-/// The oldest version with `pg_current_xact_id` and `pg_xact_status`.
-const OLDEST: i32 = 130_000;
-
 impl Postgres {
-    /// Looks at the cluster, whose name all prepared transactions bear, and at the database: its version, and whether
-    /// anything can be prepared there. Settings under which a vote is worth nothing are warned of in the log.
+    /// Looks at the cluster, whose name all prepared transactions bear, and at the database: its version, whether anything
+    /// can be prepared there, and the settings under which a vote is worth nothing. What could be better is warned of in the
+    /// log.
     ///
     /// The pool keeps its bounds: a session holds a connection until its transaction has ended.
     ///
@@ -121,10 +117,18 @@ impl Postgres {
         let status = status.map_err(|source| PostgresError::Cluster { resource: resource.clone(), source })?;
         let Some(cluster) = status.cluster else { return Err(PostgresError::NotFounded { resource }) };
         let postgres = Self { resource, cluster, pool };
+        postgres.is_known_to(verdict).await?;
         let client = postgres.connect().await?;
-        let settings = client.came_to(client.query_one(SETTINGS, &[]).await);
-        let settings = settings.map_err(|source| postgres.refused(source))?;
-        postgres.check(&settings)?;
+        let found = client.came_to(check(&client).await).map_err(|source| postgres.refused(source))?;
+        for Finding { setting, value, grade, advice } in found {
+            if grade == Grade::Error {
+                return Err(PostgresError::Unfit { resource: postgres.resource, setting, value, advice });
+            }
+            if grade == Grade::Warning {
+                tracing::warn!(resource = %postgres.resource, setting, value, advice, "PostgreSQL could be set better");
+            }
+        }
+        drop(client);
         Ok(postgres)
     }
 
@@ -147,6 +151,17 @@ impl Postgres {
         Agent::new(Arc::new(Database::new(self.resource.clone(), self.pool.clone())), Some(self.cluster))
     }
 
+    /// What no agent looks after would stay prepared for ever. The cluster judges the name when a branch registers: one
+    /// does, and is rolled back.
+    async fn is_known_to(&self, verdict: &Verdict) -> Result<(), PostgresError> {
+        let mut trial = verdict.transaction();
+        let registered = trial.enlist(self.resource.clone(), Bytes::new()).await;
+        registered.map_err(|source| PostgresError::NotConfigured { resource: self.resource.clone(), source })?;
+        // If that is not heard, its timeout does the same.
+        drop(trial.rollback("a program has looked whether the resource is known").await);
+        Ok(())
+    }
+
     async fn connect(&self) -> Result<Lease, PostgresError> {
         let taken = Lease::take(&self.pool).await;
         taken.map_err(|source| PostgresError::Connect { resource: self.resource.clone(), source })
@@ -154,25 +169,5 @@ impl Postgres {
 
     fn refused(&self, source: tokio_postgres::Error) -> PostgresError {
         PostgresError::Database { resource: self.resource.clone(), source }
-    }
-
-    fn check(&self, settings: &Row) -> Result<(), PostgresError> {
-        let resource = self.resource.clone();
-        if settings.get::<_, i32>(0) < OLDEST {
-            return Err(PostgresError::TooOld { resource, version: settings.get(1) });
-        }
-        if settings.get::<_, i32>(2) == 0 {
-            return Err(PostgresError::NothingCanBePrepared { resource });
-        }
-        if settings.get(3) {
-            return Err(PostgresError::Standby { resource });
-        }
-        let off = |column| settings.get::<_, &str>(column) == "off";
-        for setting in
-            [(4, "fsync"), (5, "synchronous_commit")].into_iter().filter_map(|(at, name)| off(at).then_some(name))
-        {
-            tracing::warn!(%resource, setting, "is off: a vote may be lost with the server; set it to on");
-        }
-        Ok(())
     }
 }

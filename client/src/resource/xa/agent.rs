@@ -17,7 +17,7 @@ use bytes::Bytes;
 use verdict_protocol::{BranchId, ClusterId, Conclusion, Outcome, Reason};
 
 use super::{
-    BranchName, Fate, Finished, Held, Identity, XaDatabase,
+    BranchName, Fate, Finished, Identity, XaDatabase,
     judge::{judge, judge_fate},
 };
 use crate::participant::{
@@ -84,6 +84,16 @@ impl<D: XaDatabase + ?Sized> Agent<D> {
         }
     }
 
+    /// Looks whether it is still the database that was agreed upon.
+    ///
+    /// # Errors
+    /// [`NotAnswered`] if the database can't be asked.
+    pub async fn probe(&self) -> Result<(), NotAnswered> {
+        let found = self.database.probe().await?;
+        self.finds(found);
+        Ok(())
+    }
+
     /// Nothing panics while it is held.
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
@@ -122,9 +132,8 @@ impl<D: XaDatabase + ?Sized> Agent<D> {
         Ok(Fate::Unknown)
     }
 
-    fn take_note(&self, held: &[Held], found: Identity) {
+    fn finds(&self, found: Identity) {
         let mut known = self.known();
-        known.held = Arc::new(held.iter().map(|held| (held.branch, held.evidence.clone())).collect());
         if known.found.as_ref() == Some(&found) {
             return;
         }
@@ -178,7 +187,8 @@ impl<D: XaDatabase + ?Sized> ResourceManager for Agent<D> {
         };
         // In this order: what was listed at the database after a failover is never taken for that of the one before.
         let held = self.database.list_prepared(cluster, limit).await?;
-        self.take_note(&held, self.database.probe().await?);
+        self.probe().await?;
+        self.known().held = Arc::new(held.iter().map(|held| (held.branch, held.evidence.clone())).collect());
         Ok(held.into_iter().map(|held| held.branch).collect())
     }
 

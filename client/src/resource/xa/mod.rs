@@ -80,6 +80,27 @@ pub enum Fate {
     Unknown,
 }
 
+/// What a look at one setting of a database found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// As the database calls it.
+    pub setting: &'static str,
+    pub value: String,
+    pub grade: Grade,
+    /// What to do; empty if it is fine.
+    pub advice: String,
+}
+
+/// What a setting is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Grade {
+    Fine,
+    /// It works, and something may go wrong that need not.
+    Warning,
+    /// A vote is worth nothing, or nothing can be prepared or settled.
+    Error,
+}
+
 /// A database that prepares by itself, without its driver: what its agent needs of it.
 ///
 /// Each call stands for itself: it takes a connection that works, bounds its own time, and may be repeated. An error is
@@ -91,6 +112,12 @@ pub trait XaDatabase: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// [`NotAnswered`] if the database can't be asked, or is one that takes no writes.
     async fn probe(&self) -> Result<Identity, NotAnswered>;
+
+    /// Whether it can keep a promise, setting by setting.
+    ///
+    /// # Errors
+    /// [`NotAnswered`] if the database can't be asked.
+    async fn check(&self) -> Result<Vec<Finding>, NotAnswered>;
 
     /// What stands prepared under names of this cluster, the oldest first, at most `limit`. Others' names, also those
     /// that only look alike, are none of it.

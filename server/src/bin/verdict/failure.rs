@@ -3,7 +3,9 @@
 use thiserror::Error;
 use verdict_client::CallError;
 
-use crate::{client::AskError, demo::DemoError, participant::ParticipantError, serve::ServeError};
+use crate::{
+    client::AskError, demo::DemoError, participant::ParticipantError, resource::ResourceError, serve::ServeError,
+};
 
 #[derive(Debug, Error)]
 pub(crate) enum Failure {
@@ -13,6 +15,8 @@ pub(crate) enum Failure {
     Serve(#[from] ServeError),
     #[error(transparent)]
     Ask(#[from] AskError),
+    #[error(transparent)]
+    Resource(#[from] ResourceError),
     #[error(transparent)]
     Participant(#[from] ParticipantError),
     #[error(transparent)]
@@ -25,13 +29,19 @@ impl Failure {
         match self {
             Self::Serve(ServeError::Config(_) | ServeError::Logging(_))
             | Self::Ask(AskError::Options(_) | AskError::Xid(_))
+            | Self::Resource(ResourceError::Config(_) | ResourceError::Unknown { .. })
             | Self::Participant(
                 ParticipantError::Options(_) | ParticipantError::Resource(_) | ParticipantError::Logging(_),
             )
             | Self::Demo(DemoError::Bookings(_) | DemoError::Keep { .. }) => 2,
             Self::Ask(AskError::Call(CallError::Unknown { .. })) => 3,
             Self::Demo(DemoError::Interrupted) => 130,
-            Self::Runtime(_) | Self::Serve(_) | Self::Ask(_) | Self::Participant(_) | Self::Demo(_) => 1,
+            Self::Runtime(_)
+            | Self::Serve(_)
+            | Self::Ask(_)
+            | Self::Resource(_)
+            | Self::Participant(_)
+            | Self::Demo(_) => 1,
         }
     }
 }

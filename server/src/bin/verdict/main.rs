@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   serve         one node                     config ─▶ verdict_server::Node ─▶ gRPC, health, reflection
+//!   resource      looks at databases             verdict_client's drivers
 //!   tx, cluster   questions to any node        verdict_client
 //!   participant   a resource of the demo       verdict_client's SQLite branch table
 //!   demo          three nodes and three participants as child processes, faults, an audit
@@ -17,6 +18,7 @@ mod listener;
 mod logging;
 mod parent;
 mod participant;
+mod resource;
 mod serve;
 mod signals;
 mod tx;
@@ -55,6 +57,9 @@ enum Command {
     /// Look at the cluster, move its leadership.
     #[command(subcommand)]
     Cluster(cluster::Cluster),
+    /// Look whether the databases of a configuration can keep a promise.
+    #[command(subcommand)]
+    Resource(resource::Resource),
     /// Run one of the demo's participants: a service with a local SQLite database.
     Participant(participant::Serve),
     /// Book bus tickets over three nodes and three participants while nodes are killed, then audit the databases.
@@ -80,6 +85,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
             Command::Serve(serve) => serve.run().await.map_err(Failure::from),
             Command::Tx(tx) => tx.run().await.map_err(Failure::from),
             Command::Cluster(cluster) => cluster.run().await.map_err(Failure::from),
+            Command::Resource(resource) => resource.run().await.map_err(Failure::from),
             Command::Participant(participant) => participant.run().await.map_err(Failure::from),
             Command::Demo(demo) => demo.run().await.map_err(Failure::from),
         }

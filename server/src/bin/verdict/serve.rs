@@ -1,6 +1,6 @@
 //! `verdict serve`: one node.
 
-use std::{path::PathBuf, pin::pin, process::ExitCode, time::Duration};
+use std::{path::PathBuf, pin::pin, process::ExitCode, sync::Arc, time::Duration};
 
 use clap::Args;
 use thiserror::Error;
@@ -86,10 +86,11 @@ impl Serve {
         let mut stop = StopSignals::listen().map_err(ServeError::Signals)?;
         let environment = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())));
-        let Config { options, data, listen } = Config::read(&self.config, environment)?;
+        let Config { options, data, listen, databases } = Config::read(&self.config, environment)?;
         let (incoming, address) = listener::listen(&listen).await?;
         let number = options.node;
-        let seams = Seams::production(&data).map_err(|source| ServeError::Data { data: data.clone(), source })?;
+        let mut seams = Seams::production(&data).map_err(|source| ServeError::Data { data: data.clone(), source })?;
+        seams.databases = databases.into_iter().map(|(name, database)| (name, Arc::new(database) as _)).collect();
         let node = Node::start(options, seams).await.map_err(ServeError::Start)?;
 
         let (health, health_service) = tonic_health::server::health_reporter();

@@ -9,7 +9,10 @@ use bytes::Bytes;
 use verdict_protocol::{BranchId, ClusterId, Conclusion, LogTime, Outcome, Settlement, Vote, Xid};
 
 use super::*;
-use crate::participant::Stamp;
+use crate::{
+    participant::Stamp,
+    resource::xa::{Finding, Held},
+};
 
 const OWN: ClusterId = ClusterId([0xab; 16]);
 const OTHER: ClusterId = ClusterId([0xac; 16]);
@@ -81,6 +84,10 @@ impl Database {
 impl XaDatabase for Database {
     async fn probe(&self) -> Result<Identity, NotAnswered> {
         self.answer(|tables| Identity { system: "7".into(), timeline: tables.timeline.to_string() })
+    }
+
+    async fn check(&self) -> Result<Vec<Finding>, NotAnswered> {
+        self.answer(|_| Vec::new())
     }
 
     async fn list_prepared(&self, cluster: ClusterId, limit: usize) -> Result<Vec<Held>, NotAnswered> {

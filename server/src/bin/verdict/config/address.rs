@@ -24,8 +24,13 @@ impl Address {
     }
 
     pub(crate) fn is_loopback(&self) -> bool {
-        self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+        is_loopback(&self.host)
     }
+}
+
+/// Whether a host is this machine.
+pub(super) fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 impl fmt::Display for Address {
@@ -42,8 +47,8 @@ impl fmt::Display for Address {
 pub(crate) fn endpoint(text: &str) -> Result<Address, String> {
     let wrong = || {
         format!(
-            "{text:?} is no endpoint: write http://host:port, such as http://127.0.0.1:7501, or stream if the participant \
-             opens a stream itself"
+            "{text:?} is no endpoint: write http://host:port, such as http://127.0.0.1:7501, stream if the participant opens a \
+             stream itself, or postgres if it is such a database"
         )
     };
     if text.starts_with("https://") {

@@ -2,6 +2,7 @@
 //! is missing or wrong stops the start with an error that names the key.
 
 mod address;
+mod databases;
 mod values;
 
 use std::{
@@ -10,13 +11,15 @@ use std::{
     time::Duration,
 };
 
+use verdict_client::resource::postgres::Database;
 use verdict_protocol::ResourceName;
 use verdict_raft_log::NodeId;
 use verdict_server::{Options, Reach};
 
 pub(crate) use self::values::ConfigError;
 use self::{
-    address::{Address, endpoint},
+    address::{Address, endpoint, is_loopback},
+    databases::{POSTGRES, RawDatabase},
     values::Values,
 };
 
@@ -34,6 +37,8 @@ pub(crate) struct Config {
     pub(crate) data: PathBuf,
     /// `host:port`.
     pub(crate) listen: String,
+    /// Those that the resources name.
+    pub(crate) databases: BTreeMap<ResourceName, Database>,
 }
 
 impl Config {
@@ -59,6 +64,7 @@ struct Raw {
     insecure: bool,
     nodes: Vec<(String, String)>,
     resources: Vec<(String, String)>,
+    databases: Vec<RawDatabase>,
     numbers: BTreeMap<&'static str, u64>,
 }
 
@@ -91,6 +97,7 @@ const NUMBERS: [&str; 24] = [
 
 impl Raw {
     fn take(values: &mut Values) -> Result<Self, ConfigError> {
+        let resources = values.texts("resources")?;
         let mut raw = Self {
             cluster: values.text("cluster")?,
             node: values.number("node")?,
@@ -98,7 +105,8 @@ impl Raw {
             listen: values.text("listen")?,
             insecure: values.flag("insecure")?.unwrap_or(false),
             nodes: values.texts("nodes")?,
-            resources: values.texts("resources")?,
+            databases: RawDatabase::take_all(values, &resources)?,
+            resources,
             numbers: BTreeMap::new(),
         };
         for key in NUMBERS {
@@ -145,8 +153,14 @@ impl Raw {
             door.check(&key, &Address::parse(text).map_err(|problem| values.wrong(&key, problem))?)?;
             nodes.insert(NodeId(number), text.clone());
         }
-        let mut resources = BTreeMap::new();
-        for (name, text) in &self.resources {
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let (mut resources, mut databases) = (BTreeMap::new(), BTreeMap::new());
+        for raw in self.databases {
+            let (name, options, database) = raw.check(values, &door, folder)?;
+            resources.insert(name.clone(), Reach::Database(options));
+            databases.insert(name, database);
+        }
+        for (name, text) in self.resources.iter().filter(|(_, text)| text != POSTGRES) {
             let key = format!("resources.{name}");
             let resource =
                 ResourceName::try_from(name.as_str()).map_err(|error| values.wrong(&key, error.to_string()))?;
@@ -167,8 +181,7 @@ impl Raw {
         check_log(&options).map_err(|(key, problem)| values.wrong(key, problem))?;
         door.check("listen", &Address::parse(&listen).map_err(|problem| values.wrong("listen", problem))?)?;
 
-        let data = path.parent().unwrap_or(Path::new("")).join(data);
-        Ok(Config { options, data, listen })
+        Ok(Config { options, data: folder.join(data), listen, databases })
     }
 }
 
@@ -229,11 +242,20 @@ struct Door<'a> {
 
 impl Door<'_> {
     fn check(&self, key: &str, address: &Address) -> Result<(), ConfigError> {
-        if self.insecure || address.is_loopback() {
+        self.check_place(key, &address.to_string(), address.is_loopback())
+    }
+
+    /// Of a connection string, whose port does not matter.
+    fn check_host(&self, key: &str, host: &str) -> Result<(), ConfigError> {
+        self.check_place(key, host, is_loopback(host))
+    }
+
+    fn check_place(&self, key: &str, place: &str, is_here: bool) -> Result<(), ConfigError> {
+        if self.insecure || is_here {
             return Ok(());
         }
         let problem = format!(
-            "{address} is not on this machine, and traffic is not encrypted: use a loopback address, or write \
+            "{place} is not on this machine, and traffic is not encrypted: use a loopback address, or write \
              insecure = true if everybody on that network may read and change it"
         );
         Err(self.values.wrong(key, problem))

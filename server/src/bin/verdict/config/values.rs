@@ -2,7 +2,7 @@
 //!
 //! The environment rule: a variable `VERDICT_<KEY>` sets the key of that name, in capitals, with two underscores
 //! between a table and its key: `VERDICT_DATA` sets `data`, `VERDICT_TIMEOUTS__VOTE_MS` sets `timeouts.vote_ms`,
-//! `VERDICT_NODES__2` sets `nodes.2`. It wins over the file. A variable that names no key is refused, like a key that
+//! `VERDICT_NODES__2` sets `nodes.2`, `VERDICT_DATABASES__SHOP__DSN` sets `databases.shop.dsn`. It wins over the file. A variable that names no key is refused, like a key that
 //! is none.
 
 use std::{
@@ -37,7 +37,10 @@ pub(crate) enum ConfigError {
 const OTHERS: [&str; 4] = ["VERDICT_CONFIG", "VERDICT_LOG", "VERDICT_LOG_FORMAT", "VERDICT_NODES"];
 
 /// The tables that a file may have.
-const TABLES: [&str; 6] = ["nodes", "resources", "timeouts", "limits", "log", "retention"];
+const TABLES: [&str; 7] = ["nodes", "resources", "databases", "timeouts", "limits", "log", "retention"];
+
+/// The one whose keys are tables themselves.
+const OF_TABLES: &str = "databases";
 
 #[derive(Debug)]
 enum Entry {
@@ -73,7 +76,20 @@ impl Values {
             match value {
                 Value::Table(table) if TABLES.contains(&name.as_str()) => {
                     for (key, value) in table {
-                        values.entries.insert(format!("{name}.{key}"), Entry::File(value));
+                        let key = format!("{name}.{key}");
+                        match value {
+                            Value::Table(table) if name == OF_TABLES => {
+                                for (last, value) in table {
+                                    values.entries.insert(format!("{key}.{last}"), Entry::File(value));
+                                }
+                            }
+                            value if name == OF_TABLES => {
+                                let problem =
+                                    format!("is a table: write [{key}] and its keys below, not {}", show(&value));
+                                return Err(values.wrong(&key, problem));
+                            }
+                            value => drop(values.entries.insert(key, Entry::File(value))),
+                        }
                     }
                 }
                 value if TABLES.contains(&name.as_str()) => {
@@ -90,7 +106,7 @@ impl Values {
             if OTHERS.contains(&name.as_str()) || is_service_link(key) {
                 continue;
             }
-            let key = key.to_ascii_lowercase().replacen("__", ".", 1);
+            let key = dotted(&key.to_ascii_lowercase());
             values.variables.insert(key.clone(), name.clone());
             values.entries.insert(key, Entry::Variable { name, text });
         }
@@ -129,6 +145,21 @@ impl Values {
         Ok(texts)
     }
 
+    /// What the tables in a table are named.
+    pub(super) fn names(&self, table: &str) -> Vec<String> {
+        let prefix = format!("{table}.");
+        let rest = self.entries.keys().filter_map(|key| key.strip_prefix(&prefix));
+        let mut names: Vec<String> =
+            rest.map(|rest| rest.rsplit_once('.').map_or(rest, |(name, _)| name).to_owned()).collect();
+        names.dedup();
+        names
+    }
+
+    /// Whether the key was given in the file, and not by a variable.
+    pub(super) fn is_in_file(&self, key: &str) -> bool {
+        matches!(self.entries.get(key), Some(Entry::File(_)))
+    }
+
     fn take<T>(
         &mut self,
         key: &str,
@@ -162,6 +193,15 @@ impl Values {
             }
         };
         Err(self.wrong(key, problem))
+    }
+}
+
+/// A variable's name, as a key: two underscores between a table and its key, and between a table in a table and its key.
+fn dotted(name: &str) -> String {
+    let name = name.replacen("__", ".", 1);
+    match name.strip_prefix(OF_TABLES).and_then(|rest| rest.rsplit_once("__")) {
+        Some((table, key)) => format!("{OF_TABLES}{table}.{key}"),
+        None => name,
     }
 }
 
