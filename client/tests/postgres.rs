@@ -19,7 +19,7 @@ use verdict_client::{
     participant::{NotAnswered, ResourceManager, Settle, Stamp, with_causes},
     resource::{
         postgres::{Database, Postgres, PostgresError, deadpool_postgres::Pool, pool},
-        xa::Agent,
+        xa::{Agent, Grade, XaDatabase as _},
     },
 };
 use verdict_proto::v1;
@@ -277,8 +277,8 @@ async fn s40_a_server_that_cannot_prepare_is_refused_at_the_start() {
     let node = Node::answering(|_, call| judges(call));
     let verdict = Verdict::new(options(&[node.address])).unwrap();
     let refused = Postgres::open(&verdict, accounts(), pool(&server.dsn(APP, "bank"), 1).unwrap()).await.unwrap_err();
-    assert!(matches!(refused, PostgresError::NothingCanBePrepared { .. }), "{refused}");
-    assert!(refused.to_string().contains("set it in postgresql.conf"), "{refused}");
+    assert!(matches!(refused, PostgresError::Unfit { setting: "max_prepared_transactions", .. }), "{refused}");
+    assert!(refused.to_string().contains("= 60 in postgresql.conf and restart"), "{refused}");
 }
 
 #[tokio::test]
@@ -474,4 +474,62 @@ async fn bad_connection_strings_are_told_without_their_passwords() {
         let text = with_causes(&refused);
         assert!(text.contains(says) && !text.contains("secret"), "{text}");
     }
+}
+
+/// A standby that is promoted, or a restore, begins another timeline.
+#[tokio::test]
+async fn a_new_timeline_is_noticed_and_its_numbers_prove_nothing() {
+    let mut server = PostgresServer::start(PREPARES).await;
+    server.database("bank").await;
+    let agent = agent(&server);
+    let (first, second) = (a_branch(1), a_branch(2));
+    left_prepared(&server, &gid(7, first)).await;
+    left_prepared_at(&server, "UPDATE account SET balance = 7 WHERE id = 2", &gid(7, second)).await;
+    assert_eq!(agent.recover(9).await.unwrap(), [first, second]);
+    assert!(agent.presumes());
+    let ended = format!("COMMIT PREPARED '{}'", gid(7, second));
+    server.client("bank").await.batch_execute(&ended).await.unwrap();
+
+    server.kill();
+    server.recover_to_a_new_timeline();
+    server.start_again().await;
+    assert_eq!(agent.recover(9).await.unwrap(), [first]);
+    assert!(!agent.presumes());
+    // It was committed, but for all that is known under another number.
+    assert_eq!(agent.commit(settle(second, "")).await.unwrap().settlement, Settlement::HeuristicHazard);
+    assert_eq!(agent.commit(settle(first, "")).await.unwrap().settlement, Settlement::Done);
+
+    let found = agent.database().probe().await.unwrap();
+    assert_eq!(found.timeline, "2");
+    let agreed = Agent::new(Arc::new(server.agent_database("bank")), Some(OWN)).expecting(found.to_string());
+    agreed.recover(9).await.unwrap();
+    assert!(agreed.presumes());
+}
+
+#[tokio::test]
+async fn a_database_that_cannot_keep_a_promise_says_which_setting_it_is() {
+    let server = PostgresServer::start(&["max_prepared_transactions=3", "synchronous_commit=off"]).await;
+    server.database("bank").await;
+    server.superuser("postgres").await.batch_execute("CREATE ROLE other LOGIN IN ROLE app").await.unwrap();
+    left_prepared(&server, &gid(7, a_branch(1))).await;
+    let graded = async |role: &str, grade: Grade| {
+        let database = Database::at(accounts(), &server.dsn(role, "bank"), 1).unwrap();
+        let mut found = database.check().await.unwrap();
+        found.retain(|finding| finding.grade == grade);
+        assert!(found.iter().all(|finding| grade == Grade::Fine || !finding.advice.is_empty()));
+        found.into_iter().map(|finding| finding.setting).collect::<Vec<_>>()
+    };
+    assert_eq!(graded(APP, Grade::Error).await, ["synchronous_commit"]);
+    assert_eq!(graded("other", Grade::Error).await, ["role", "synchronous_commit"]);
+    let idle = "idle_in_transaction_session_timeout";
+    assert_eq!(graded(APP, Grade::Warning).await, ["max_prepared_transactions", "lock_timeout", idle]);
+    let set = format!("ALTER ROLE app SET lock_timeout = '5s'; ALTER ROLE app SET {idle} = '60s'");
+    server.superuser("postgres").await.batch_execute(&set).await.unwrap();
+    assert_eq!(graded(APP, Grade::Warning).await, ["max_prepared_transactions"]);
+    let right = "REVOKE EXECUTE ON FUNCTION pg_control_system() FROM public";
+    server.superuser("bank").await.batch_execute(right).await.unwrap();
+    assert_eq!(graded(APP, Grade::Error).await, ["identity", "synchronous_commit"]);
+    let blind = agent(&server);
+    let told = with_causes(&blind.recover(9).await.unwrap_err());
+    assert!(told.contains("permission denied for function pg_control_system"), "{told}");
 }

@@ -63,7 +63,9 @@ impl PostgresServer {
         while Instant::now() < by {
             let process = self.process.insert(self.spawn());
             while process.try_wait().unwrap().is_none() {
-                if connect(self.port, "postgres", "postgres").await.is_some() {
+                if let Some(client) = connect(self.port, "postgres", "postgres").await
+                    && texts(&client, "SELECT pg_is_in_recovery()").await == [Some("f".to_owned())]
+                {
                     return;
                 }
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -72,11 +74,21 @@ impl PostgresServer {
         panic!("PostgreSQL does not start: {}", fs::read_to_string(self.log()).unwrap_or_default());
     }
 
+    /// Its next start recovers from an archive with nothing in it, and so begins a new timeline.
+    pub(crate) fn recover_to_a_new_timeline(&mut self) {
+        self.settings.push("restore_command=/bin/false".to_owned());
+        let signal = self.folder.path().join("data/recovery.signal");
+        File::create(&signal).unwrap();
+        if is_root() {
+            run(Command::new("chown").arg("postgres").arg(signal));
+        }
+    }
+
     fn spawn(&self) -> Child {
         let mut server = as_postgres(&binary("postgres"));
         server.arg("-D").arg(self.folder.path().join("data")).arg("-p").arg(self.port.to_string());
         let sockets = self.folder.path().display().to_string();
-        let own = ["listen_addresses=127.0.0.1", "fsync=off", "wal_level=logical", "max_connections=60"];
+        let own = ["listen_addresses=127.0.0.1", "max_connections=60"];
         for setting in own.into_iter().map(str::to_owned).chain([format!("unix_socket_directories={sockets}")]) {
             server.arg("-c").arg(setting);
         }
@@ -93,6 +105,13 @@ impl PostgresServer {
 
     pub(crate) fn dsn(&self, role: &str, database: &str) -> String {
         format!("host=127.0.0.1 port={} user={role} dbname={database}", self.port)
+    }
+
+    /// A file with the application's connection string in it, of a database of this name.
+    pub(crate) fn dsn_file(&self, database: &str) -> PathBuf {
+        let path = self.folder.path().join(format!("{database}.dsn"));
+        fs::write(&path, self.dsn(APP, database)).unwrap();
+        path
     }
 
     /// A database of the application's, with two accounts of 100 each.

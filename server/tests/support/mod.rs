@@ -193,6 +193,11 @@ impl Cluster {
         self.data.path().join(name)
     }
 
+    /// A node's configuration file.
+    pub(crate) fn config(&self, node: u64) -> PathBuf {
+        self.file(format!("node-{node}.toml"))
+    }
+
     pub(crate) fn start_node(&mut self, node: u64) {
         let log = fs::File::options().create(true).append(true).open(self.file(format!("node-{node}.log"))).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_verdict"))
