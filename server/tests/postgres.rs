@@ -117,7 +117,7 @@ impl Drop for Process {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m43_what_a_killed_application_left_prepared_is_settled_within_five_seconds() {
+async fn what_a_killed_application_left_prepared_is_settled_within_five_seconds() {
     if let (Ok(nodes), Ok(dsns)) = (env::var(NODES), env::var(DSNS)) {
         return application(&nodes, &dsns).await;
     }
@@ -131,7 +131,7 @@ async fn m43_what_a_killed_application_left_prepared_is_settled_within_five_seco
     let (mut left, mut said) = (0, BTreeSet::new());
     for round in 0..8_u64 {
         let child = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "m43_what_a_killed_application_left_prepared_is_settled_within_five_seconds"])
+            .args(["--exact", "what_a_killed_application_left_prepared_is_settled_within_five_seconds"])
             .arg("--nocapture")
             .env(NODES, &nodes)
             .env(DSNS, format!("{};{}", server.dsn(APP, "bank"), server.dsn(APP, "shop")))
@@ -169,7 +169,7 @@ async fn m43_what_a_killed_application_left_prepared_is_settled_within_five_seco
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m43_one_that_was_prepared_and_never_committed_is_presumed_aborted() {
+async fn one_that_was_prepared_and_never_committed_is_presumed_aborted() {
     let server = PostgresServer::start(PREPARES).await;
     server.database("bank").await;
     let cluster = cluster(&tables(&[("bank", &server)], "")).await;

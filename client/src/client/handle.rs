@@ -368,7 +368,7 @@ impl Verdict {
             .await
     }
 
-    pub(super) fn deadline(&self) -> Duration {
+    pub(crate) fn deadline(&self) -> Duration {
         self.deadline
     }
 

@@ -39,7 +39,7 @@ mod gid;
 mod lease;
 mod session;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// The drivers, in the versions whose types are used here.
 pub use {deadpool_postgres, tokio_postgres};
@@ -47,6 +47,7 @@ pub use {deadpool_postgres, tokio_postgres};
 use bytes::Bytes;
 use deadpool_postgres::{Pool, PoolError};
 use thiserror::Error;
+use tokio::time::{Instant, sleep};
 use verdict_protocol::{ClusterId, ResourceName};
 
 use self::{check::check, lease::Lease};
@@ -113,9 +114,7 @@ impl Postgres {
     /// # Errors
     /// [`PostgresError`], which says what to do.
     pub async fn open(verdict: &Verdict, resource: ResourceName, pool: Pool) -> Result<Self, PostgresError> {
-        let status = verdict.cluster_status().await;
-        let status = status.map_err(|source| PostgresError::Cluster { resource: resource.clone(), source })?;
-        let Some(cluster) = status.cluster else { return Err(PostgresError::NotFounded { resource }) };
+        let cluster = name_of_cluster(verdict, &resource).await?;
         let postgres = Self { resource, cluster, pool };
         postgres.is_known_to(verdict).await?;
         let client = postgres.connect().await?;
@@ -169,5 +168,24 @@ impl Postgres {
 
     fn refused(&self, source: tokio_postgres::Error) -> PostgresError {
         PostgresError::Database { resource: self.resource.clone(), source }
+    }
+}
+
+/// The pause before the cluster is asked again for its name.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
+
+/// A node that has just been started does not know it yet: asked until the deadline.
+async fn name_of_cluster(verdict: &Verdict, resource: &ResourceName) -> Result<ClusterId, PostgresError> {
+    let by = Instant::now() + verdict.deadline();
+    loop {
+        let status = verdict.cluster_status().await;
+        let status = status.map_err(|source| PostgresError::Cluster { resource: resource.clone(), source })?;
+        match status.cluster {
+            Some(cluster) => return Ok(cluster),
+            None if Instant::now() + ASK_AGAIN >= by => {
+                return Err(PostgresError::NotFounded { resource: resource.clone() });
+            }
+            None => sleep(ASK_AGAIN).await,
+        }
     }
 }
