@@ -188,7 +188,7 @@ async fn one_that_was_prepared_and_never_committed_is_presumed_aborted() {
         assert!(Instant::now() < by, "{:?}; see {}", server.prepared().await, cluster.logs());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert_eq!(server.prepared().await, [foreign.clone()], "another cluster's is not touched");
+    assert_eq!(server.prepared().await, std::slice::from_ref(&foreign), "another cluster's is not touched");
     assert_eq!(server.balances("bank").await[0], "100");
     client.batch_execute(&format!("ROLLBACK PREPARED '{foreign}'")).await.unwrap();
 }

@@ -81,7 +81,10 @@ impl Resource {
         for (name, database) in databases {
             views.push(view(&name, database.check().await));
         }
-        print(output, &views, |views| views.iter().map(text).collect::<Vec<_>>().join("\n\n"))?;
+        print(output, &views, |views| match views.is_empty() {
+            true => "the configuration names no database".to_owned(),
+            false => views.iter().map(text).collect::<Vec<_>>().join("\n\n"),
+        })?;
         let wrong = |view: &View| view.error.is_some() || view.settings.iter().any(|row| row.grade == ERROR);
         Ok(ExitCode::from(u8::from(views.iter().any(wrong))))
     }
