@@ -1,6 +1,8 @@
 //! Participants we ship, one file a kind of storage; databases that prepare by themselves share [`xa`].
 
 pub mod memory;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "sqlite")]

@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 pub(crate) mod cluster;
+#[cfg(feature = "mysql")]
+pub(crate) mod mariadb;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 
