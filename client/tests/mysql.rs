@@ -22,8 +22,11 @@ use tokio::{
 use tonic::Status;
 use verdict_client::{
     CallError, Decision, Outcome, Settlement, Transaction, Verdict, Xid,
-    participant::{InquiryOptions, ParticipantOptions, Participants, ResourceManager, Settle, Stamp},
-    resource::mysql::{Mysql, MysqlError, Session},
+    participant::{InquiryOptions, ParticipantOptions, Participants, ResourceManager, Settle, Stamp, with_causes},
+    resource::{
+        mysql::{Database, DsnError, Mysql, MysqlError, Session},
+        xa::Agent,
+    },
 };
 use verdict_proto::v1::{self, branch_order::Order};
 use verdict_protocol::{BranchId, ClusterId, LogTime};
@@ -479,6 +482,103 @@ async fn s49_branches_of_others_are_never_touched() {
     let asked = node.asked().into_iter().filter(|call| matches!(call, Call::Inquire(_))).count();
     assert_eq!(asked, 1, "about its own");
     agent.stop().await;
+}
+
+#[tokio::test]
+async fn evidence_is_swept_by_age_and_never_waits_for_a_branch() {
+    let server = MariaDb::start().await;
+    let node = node(COMMITTED);
+    let verdict = verdict(&node);
+    let bank = open(&verdict, &server).await;
+    let (transaction, session) = paid(&verdict, &bank).await;
+    transaction.commit().await.unwrap();
+    drop(session);
+    let mut root = server.root("bank").await;
+    let row = |cluster: u8, birth: LogTime, bqual: &str, hours: u32| {
+        let gtrid = [[cluster; 16], *Xid::new(birth, 0, 3).as_bytes()].concat();
+        let gtrid: String = gtrid.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("INSERT INTO verdict_branches VALUES (X'{gtrid}', '{bqual}', 1, NOW(3) - INTERVAL {hours} HOUR)")
+    };
+    let now = transaction.xid().birth();
+    let old = LogTime::from_millis(now.as_millis() - 7 * 3_600_000);
+    let kept = [row(8, old, "another cluster", 7), row(7, now, "young", 7), row(7, old, "prepared of late", 5)];
+    for insert in kept.into_iter().chain([row(7, old, "old", 7), row(7, LogTime::from_millis(5), "very old", 7)]) {
+        root.query_drop(insert).await.unwrap();
+    }
+    let mut holder = server.root("bank").await;
+    holder.query_drop("XA START 'a'").await.unwrap();
+    holder.query_drop(row(7, old, "still prepared", 7)).await.unwrap();
+    holder.query_drop("XA END 'a'; XA PREPARE 'a'").await.unwrap();
+
+    let database = Database::new("bank".try_into().unwrap(), server.pool());
+    assert_eq!(database.sweep_evidence(ClusterId(CLUSTER)).await.unwrap(), 2);
+    assert_eq!(database.sweep_evidence(ClusterId(CLUSTER)).await.unwrap(), 0);
+    let left: Option<usize> = root.query_first("SELECT COUNT(*) FROM verdict_branches").await.unwrap();
+    assert_eq!(left, Some(4), "three, and that of the transaction");
+}
+
+#[tokio::test]
+async fn an_agent_that_may_not_end_another_user_s_session_says_what_it_needs() {
+    let server = MariaDb::start().await;
+    let gate = Gate::new(v1::Outcome::Committed);
+    let verdict = verdict(&gate.node);
+    let bank = open(&verdict, &server).await;
+    let mut root = server.root("").await;
+    root.query_drop("CREATE USER agent; GRANT SELECT, DELETE ON bank.verdict_branches TO agent").await.unwrap();
+    let (transaction, session) = paid(&verdict, &bank).await;
+    let branch = BranchId { xid: transaction.xid(), number: 1 };
+    let committing = commit(transaction);
+    server.has_prepared(1).await;
+    let agent = |user: &str| {
+        let database = Database::at("bank".try_into().unwrap(), &server.url(user, "bank"), 2).unwrap();
+        Agent::new(Arc::new(database), Some(ClusterId(CLUSTER)))
+    };
+    let powerless = agent("agent");
+    assert_eq!(powerless.recover(10).await.unwrap(), [branch]);
+    let until_it_may = async {
+        loop {
+            let error = with_causes(&powerless.commit(settle(branch, "7")).await.unwrap_err());
+            if error.contains("CONNECTION ADMIN") {
+                return error;
+            }
+            assert!(error.contains("session alone"), "{error}");
+        }
+    };
+    let error = timeout(Duration::from_secs(10), until_it_may).await.unwrap();
+    assert!(error.contains("1095"), "{error}");
+    root.query_drop("GRANT CONNECTION ADMIN ON *.* TO agent").await.unwrap();
+    let settled = agent("agent").commit(settle(branch, "7")).await;
+    assert_eq!(settled.unwrap().settlement, Settlement::Done);
+    committing.abort();
+    drop(session);
+}
+
+#[tokio::test]
+async fn a_statement_that_fails_leaves_the_rest_to_be_committed() {
+    let server = MariaDb::start().await;
+    let node = node(COMMITTED);
+    let verdict = verdict(&node);
+    let bank = open(&verdict, &server).await;
+    let (transaction, session) = paid(&verdict, &bank).await;
+    let twice = session.connection().await.unwrap().query_drop("INSERT INTO accounts VALUES (2, 7)").await;
+    assert!(twice.unwrap_err().to_string().contains("1062"));
+    let ddl = session.connection().await.unwrap().query_drop("CREATE TABLE t (i INT)").await;
+    assert!(ddl.unwrap_err().to_string().contains("1399"));
+    transaction.commit().await.unwrap();
+    assert_eq!((server.prepared().await, server.balances().await), (0, [95, 100]));
+}
+
+#[test]
+fn a_url_that_can_not_be_used_is_not_shown() {
+    let at = |url| Database::at("bank".try_into().unwrap(), url, 2).unwrap_err();
+    assert_eq!(at("postgres://app:hunter2@host/bank"), DsnError::Syntax);
+    assert_eq!(at("hunter2"), DsnError::Syntax);
+    assert_eq!(at("mysql://host/bank"), DsnError::Missing("user"));
+    assert_eq!(at("mysql://app:hunter2@host"), DsnError::Missing("database"));
+    assert_eq!(at("mysql://app:hunter2@host/bank?require_ssl=true"), DsnError::Tls);
+    assert_eq!(at("mysql://app:hunter2@host/bank?pool_limit=7"), DsnError::Parameter("pool_limit".to_owned()));
+    let none = Database::at("bank".try_into().unwrap(), "mysql://app:hunter2@host/bank", 0).unwrap_err();
+    assert_eq!(none, DsnError::NoConnections);
 }
 
 #[tokio::test]

@@ -49,8 +49,8 @@ pub enum DsnError {
     Parameter(String),
     #[error("asks for TLS, which this version does not speak to databases: leave require_ssl out")]
     Tls,
-    #[error("a pool of no connections can't be used")]
-    Pool,
+    #[error("gets a pool of no connections: one at least is needed")]
+    NoConnections,
 }
 
 /// When evidence that nobody needs any more is deleted.
@@ -61,6 +61,8 @@ struct Sweeps {
     last: Option<Instant>,
 }
 
+/// How many connections in a row may turn out to have died in the pool.
+pub(super) const DEAD_CONNECTIONS: usize = 8;
 /// How long one call may take, its connection included.
 const CALL: Duration = Duration::from_secs(5);
 /// A session that has held a branch prepared for so long is taken to hang, and ended.
@@ -80,31 +82,12 @@ impl Database {
         Self { resource, pool, sweeps: Arc::default() }
     }
 
-    /// The database of a URL, `mysql://user:password@host:port/database`, with a pool of at most so many connections.
-    /// None is made yet.
+    /// The database of a URL, with a [`pool`] of its own.
     ///
     /// # Errors
     /// [`DsnError`]
     pub fn at(resource: ResourceName, url: &str, connections: usize) -> Result<Self, DsnError> {
-        let options = Opts::from_url(url.trim()).map_err(|error| match error {
-            UrlError::FeatureRequired { .. } => DsnError::Tls,
-            UrlError::UnknownParameter { param } | UrlError::InvalidParamValue { param, .. } => {
-                DsnError::Parameter(param)
-            }
-            UrlError::Invalid
-            | UrlError::InvalidPoolConstraints { .. }
-            | UrlError::Parse(_)
-            | UrlError::UnsupportedScheme { .. } => DsnError::Syntax,
-        })?;
-        if options.user().is_none() {
-            return Err(DsnError::Missing("user"));
-        }
-        if options.db_name().is_none() {
-            return Err(DsnError::Missing("database"));
-        }
-        let bounds = PoolConstraints::new(0, connections).filter(|_| connections > 0).ok_or(DsnError::Pool)?;
-        let pool = PoolOpts::new().with_constraints(bounds);
-        Ok(Self::new(resource, Pool::new(OptsBuilder::from_opts(options).pool_opts(pool))))
+        Ok(Self::new(resource, pool(url, connections)?))
     }
 
     #[must_use]
@@ -116,11 +99,38 @@ impl Database {
         self.pool.get_conn().await
     }
 
+    /// A connection that works, on which each statement stands for itself.
     async fn reach(&self) -> Result<(Conn, Table), NotAnswered> {
-        let connection = self.connect().await.map_err(|error| failed("the database can't be reached", error))?;
+        let mut dead = 0;
+        let connection = loop {
+            let reached = async {
+                let mut connection = self.connect().await?;
+                connection.query_drop("SET autocommit = 1").await.map(|()| connection)
+            };
+            match reached.await {
+                Ok(connection) => break connection,
+                // It may have died in the pool.
+                Err(error) if error.is_fatal() && dead < DEAD_CONNECTIONS => dead += 1,
+                Err(error) => return Err(failed(format!("{}: no connection to the server", self.resource), error)),
+            }
+        };
         let table = Table::of(&connection)
             .ok_or_else(|| NotAnswered::unavailable(format!("{}: its URL names no database", self.resource)))?;
         Ok((connection, table))
+    }
+
+    /// Deletes up to a thousand rows of evidence that are too old to be asked for, and says how many. An agent does so by
+    /// itself, once it has been in touch with the database for an hour.
+    ///
+    /// # Errors
+    /// [`NotAnswered`] if the database can't be asked.
+    pub async fn sweep_evidence(&self, cluster: ClusterId) -> Result<usize, NotAnswered> {
+        within(async {
+            let (mut connection, table) = self.reach().await?;
+            let swept = table.sweep(&mut connection, cluster).await;
+            swept.map_err(|error| failed("old rows of verdict_branches can't be deleted", error))
+        })
+        .await
     }
 
     /// As [`XaDatabase::finish`]. A session that holds the branch is ended if it has done so for as long as `patience`.
@@ -163,7 +173,7 @@ impl Database {
     }
 
     /// An error of it harms nobody: it comes again.
-    async fn sweep_evidence(&self, connection: &mut Conn, table: &Table, cluster: ClusterId) {
+    async fn sweep_if_due(&self, connection: &mut Conn, table: &Table, cluster: ClusterId) {
         if !self.sweep_is_due(Instant::now()) {
             return;
         }
@@ -193,9 +203,39 @@ impl Database {
     async fn list(&self, cluster: ClusterId, limit: usize) -> Result<Vec<Held>, NotAnswered> {
         let (mut connection, table) = self.reach().await?;
         let held = self.recover(&mut connection, cluster).await?;
-        self.sweep_evidence(&mut connection, &table, cluster).await;
+        self.sweep_if_due(&mut connection, &table, cluster).await;
         Ok(held.into_iter().take(limit).map(|branch| Held { branch, evidence: LISTED.into() }).collect())
     }
+}
+
+/// A pool of at most so many connections to the database of a URL, `mysql://user:password@host:port/database`. None is
+/// made yet.
+///
+/// # Errors
+/// [`DsnError`]
+pub fn pool(url: &str, connections: usize) -> Result<Pool, DsnError> {
+    let options = Opts::from_url(url.trim()).map_err(|error| match error {
+        UrlError::UnknownParameter { param }
+        | UrlError::InvalidParamValue { param, .. }
+        | UrlError::FeatureRequired { param, .. } => DsnError::Parameter(param),
+        UrlError::Invalid
+        | UrlError::InvalidPoolConstraints { .. }
+        | UrlError::Parse(_)
+        | UrlError::UnsupportedScheme { .. } => DsnError::Syntax,
+    })?;
+    // The driver would go on without.
+    if options.ssl_opts().is_some() {
+        return Err(DsnError::Tls);
+    }
+    if options.user().is_none_or(str::is_empty) {
+        return Err(DsnError::Missing("user"));
+    }
+    if options.db_name().is_none_or(str::is_empty) {
+        return Err(DsnError::Missing("database"));
+    }
+    let bounds = PoolConstraints::new(0, connections).filter(|_| connections > 0).ok_or(DsnError::NoConnections)?;
+    let pool = PoolOpts::new().with_constraints(bounds);
+    Ok(Pool::new(OptsBuilder::from_opts(options).pool_opts(pool)))
 }
 
 /// The evidence of a branch that was listed: its row is looked for under its name.

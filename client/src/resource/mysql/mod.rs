@@ -9,9 +9,10 @@
 //!
 //! ```no_run
 //! use mysql_async::prelude::Queryable;
-//! use verdict_client::{Verdict, resource::mysql::Mysql};
+//! use verdict_client::{Verdict, resource::mysql::{self, Mysql}};
 //!
-//! # async fn pay(verdict: &Verdict, pool: mysql_async::Pool) -> Result<(), Box<dyn std::error::Error>> {
+//! # async fn pay(verdict: &Verdict) -> Result<(), Box<dyn std::error::Error>> {
+//! let pool = mysql::pool("mysql://shop:secret@127.0.0.1/shop", 16)?;
 //! let accounts = Mysql::open(verdict, "accounts".try_into()?, pool).await?;
 //!
 //! let mut payment = verdict.transaction();
@@ -43,15 +44,18 @@ mod settings;
 
 use std::{sync::Arc, time::Duration};
 
+/// The driver, in the version whose types are used here.
+pub use mysql_async;
+
 use mysql_async::{Conn, Error, Pool, prelude::Queryable};
 use thiserror::Error;
 use verdict_protocol::{ClusterId, Outcome, ResourceName};
 
+use self::{database::DEAD_CONNECTIONS, evidence::Table, name::MAX_RESOURCE, session::Purpose, settings::Settings};
 pub use self::{
-    database::{Database, DsnError},
+    database::{Database, DsnError, pool},
     session::{Session, Working},
 };
-use self::{evidence::Table, name::MAX_RESOURCE, session::Purpose, settings::Settings};
 use super::xa::{Agent, BranchName, XaDatabase, judge, judge_fate};
 use crate::{
     CallError, Transaction, Verdict,
@@ -116,9 +120,6 @@ pub enum MysqlError {
     #[error("{resource}: the transaction was asked to commit or roll back: its session takes no more work")]
     WorkIsOver { resource: ResourceName },
 }
-
-/// A connection that has died in the pool is found out by its first statement: how many may.
-const DEAD_CONNECTIONS: usize = 8;
 
 impl Mysql {
     /// Looks at the cluster, whose name all branches bear, and at the server: its version, whether it takes writes. The

@@ -68,6 +68,7 @@ pub(super) fn branch_of(
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use verdict_protocol::LogTime;
 

@@ -146,10 +146,7 @@ impl Work {
                 let what = format!("{}: the session answers something else than it is asked", self.database.resource());
                 Err(NotAnswered::unavailable(what))
             }
-            Err(Error::Server(said)) => {
-                self.undo(state).await;
-                Ok(refused(self.database.resource(), said))
-            }
+            Err(Error::Server(said)) if self.undo(state).await => Ok(refused(self.database.resource(), said)),
             Err(error) => {
                 state.close().await;
                 let what = format!("{}: whether {} is prepared is not known", self.database.resource(), self.name);
@@ -186,8 +183,8 @@ impl Work {
         }
     }
 
-    /// Ends work that is not prepared. If that fails, the connection is closed, which does the same.
-    async fn undo(&self, state: &mut State) {
+    /// Rolls back. If that fails, the connection is closed, which does the same with work that is not prepared: false then.
+    async fn undo(&self, state: &mut State) -> bool {
         let name = &self.xa_name;
         let undone = match self.purpose {
             Purpose::Read => self.run(state, "ROLLBACK").await,
@@ -201,6 +198,7 @@ impl Work {
             Ok(()) => state.stage = Stage::Free,
             Err(_) => state.close().await,
         }
+        undone.is_ok()
     }
 
     async fn run(&self, state: &mut State, statement: &str) -> Result<(), Error> {
