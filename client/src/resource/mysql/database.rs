@@ -101,17 +101,15 @@ impl Database {
 
     /// A connection that works, on which each statement stands for itself.
     async fn reach(&self) -> Result<(Conn, Table), NotAnswered> {
+        let unreachable = |error| failed(format!("{}: no connection to the server", self.resource), error);
         let mut dead = 0;
         let connection = loop {
-            let reached = async {
-                let mut connection = self.connect().await?;
-                connection.query_drop("SET autocommit = 1").await.map(|()| connection)
-            };
-            match reached.await {
-                Ok(connection) => break connection,
-                // It may have died in the pool.
+            let mut connection = self.connect().await.map_err(unreachable)?;
+            match connection.query_drop("SET autocommit = 1").await {
+                Ok(()) => break connection,
+                // It has died in the pool.
                 Err(error) if error.is_fatal() && dead < DEAD_CONNECTIONS => dead += 1,
-                Err(error) => return Err(failed(format!("{}: no connection to the server", self.resource), error)),
+                Err(error) => return Err(unreachable(error)),
             }
         };
         let table = Table::of(&connection)
@@ -119,7 +117,7 @@ impl Database {
         Ok((connection, table))
     }
 
-    /// Deletes up to a thousand rows of evidence that are too old to be asked for, and says how many. An agent does so by
+    /// Deletes up to 2,000 rows of evidence that are too old to be asked for, and says how many. An agent does so by
     /// itself, once it has been in touch with the database for an hour.
     ///
     /// # Errors
@@ -158,10 +156,14 @@ impl Database {
             }
             _ => return Ok(Finished::InSession),
         }
-        Ok(match tell(connection, &xa_name, outcome).await? {
-            Told::Done => Finished::Done,
-            Told::Unknown => Finished::InSession,
-        })
+        let by = Instant::now() + GONE_WITHIN;
+        loop {
+            match tell(connection, &xa_name, outcome).await? {
+                Told::Done => return Ok(Finished::Done),
+                Told::Unknown if Instant::now() >= by => return Ok(Finished::InSession),
+                Told::Unknown => sleep(LOOK_EVERY).await,
+            }
+        }
     }
 
     async fn recover(&self, connection: &mut Conn, cluster: ClusterId) -> Result<Vec<BranchId>, NotAnswered> {
@@ -261,22 +263,13 @@ async fn tell(connection: &mut Conn, name: &XaName, outcome: Outcome) -> Result<
     }
 }
 
-/// Ends another session and waits until it is gone.
+/// Ends another session. It may be there for some milliseconds more.
 async fn end_session(connection: &mut Conn, id: u64) -> Result<(), NotAnswered> {
     match connection.query_drop(format!("KILL {id}")).await {
-        Ok(()) => {}
-        Err(error) if code(&error) == Some(NO_SUCH_THREAD) => return Ok(()),
-        Err(error) => return Err(failed(format!("connection {id} hangs and can't be ended"), error)),
-    }
-    let by = Instant::now() + GONE_WITHIN;
-    let look = format!("SELECT 1 FROM information_schema.PROCESSLIST WHERE ID = {id}");
-    loop {
-        let there: Option<u64> =
-            connection.query_first(&look).await.map_err(|error| failed("whether it is gone can't be read", error))?;
-        if there.is_none() || Instant::now() >= by {
-            return Ok(());
+        Err(error) if code(&error) != Some(NO_SUCH_THREAD) => {
+            Err(failed(format!("connection {id} hangs and can't be ended"), error))
         }
-        sleep(LOOK_EVERY).await;
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 

@@ -11,8 +11,8 @@ pub(super) const SCHEMA: &str = include_str!("verdict_branches.sql");
 
 /// How long a row is kept, from its transaction's birth and from its writing, by the database's clock.
 const KEEP: Duration = Duration::from_secs(6 * 3600);
-/// How many rows a sweep deletes at most: it is over in some ten milliseconds.
-pub(super) const SWEEP_ROWS: usize = 1000;
+/// How many rows a sweep deletes at most: it takes a tenth of a second.
+pub(super) const SWEEP_ROWS: usize = 2000;
 
 /// The table of evidence, with its database's name and quoted: an application may have moved its session to another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
