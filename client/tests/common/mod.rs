@@ -5,6 +5,8 @@
 pub(crate) mod cluster;
 #[cfg(feature = "mysql")]
 pub(crate) mod mariadb;
+#[cfg(feature = "mysql")]
+pub(crate) mod mariadb_bank;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 

@@ -23,6 +23,7 @@ use verdict_protocol::{BranchId, ClusterId, Outcome, ResourceName};
 
 use super::{
     super::xa::{BranchName, Fate, Finished, Held, Identity, XaDatabase},
+    check::Fact,
     errors::{NO_SUCH_THREAD, code, failed, is_over},
     evidence::{Holder, SWEEP_ROWS, Table, Trace},
     name::{XaName, branch_of},
@@ -115,6 +116,26 @@ impl Database {
         let table = Table::of(&connection)
             .ok_or_else(|| NotAnswered::unavailable(format!("{}: its URL names no database", self.resource)))?;
         Ok((connection, table))
+    }
+
+    /// What the server's settings mean for its votes, one line each, always the same ones in the same order.
+    ///
+    /// # Errors
+    /// [`NotAnswered`] if the server can't be asked, or does not let its prepared branches be seen or the table of evidence
+    /// be used.
+    pub async fn check(&self) -> Result<Vec<Fact>, NotAnswered> {
+        within(async {
+            let (mut connection, table) = self.reach().await?;
+            let settings = Settings::read(&mut connection).await;
+            let settings = settings.map_err(|error| failed("the server's settings can't be read", error))?;
+            self.recover(&mut connection, ClusterId([0; 16])).await?;
+            if !settings.is_read_only() {
+                let created = table.create(&mut connection).await;
+                created.map_err(|error| failed("verdict_branches is missing", error))?;
+            }
+            Ok(settings.facts())
+        })
+        .await
     }
 
     /// Deletes up to 2,000 rows of evidence that are too old to be asked for, and says how many. An agent does so by

@@ -35,6 +35,7 @@
 //!   that fails otherwise, a lock wait that timed out for instance, leaves the branch as it was before that statement.
 //! - A branch takes no DDL, no `COMMIT`, no `BEGIN`; and no table that does not keep transactions should be changed in it.
 
+mod check;
 mod database;
 mod errors;
 mod evidence;
@@ -51,11 +52,12 @@ use mysql_async::{Conn, Error, Pool, prelude::Queryable};
 use thiserror::Error;
 use verdict_protocol::{ClusterId, Outcome, ResourceName};
 
-use self::{database::DEAD_CONNECTIONS, evidence::Table, name::MAX_RESOURCE, session::Purpose, settings::Settings};
 pub use self::{
+    check::{Fact, Judgement},
     database::{Database, DsnError, pool},
     session::{Session, Working},
 };
+use self::{database::DEAD_CONNECTIONS, evidence::Table, name::MAX_RESOURCE, session::Purpose, settings::Settings};
 use super::xa::{Agent, BranchName, XaDatabase, judge, judge_fate};
 use crate::{
     CallError, Transaction, Verdict,
@@ -151,6 +153,11 @@ impl Mysql {
         }
         if settings.is_read_only() {
             return Err(MysqlError::ReadOnly { resource });
+        }
+        for Fact { name, found, advised, why, .. } in
+            settings.facts().into_iter().filter(|fact| fact.judgement == Judgement::VotesAreLost)
+        {
+            tracing::warn!(%resource, setting = name, found, advised, "a vote may be worth nothing: {why}");
         }
         let created = table.create(&mut connection).await;
         created.map_err(|source| MysqlError::Evidence { resource: resource.clone(), source })?;

@@ -27,6 +27,11 @@ impl Settings {
         Ok(Self(rows.into_iter().collect()))
     }
 
+    #[cfg(test)]
+    pub(super) fn of<'a>(settings: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
+        Self(settings.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+    }
+
     pub(super) fn get(&self, name: &str) -> &str {
         self.0.get(name).map_or("", String::as_str)
     }
