@@ -9,13 +9,18 @@ use std::time::Duration;
 
 use mysql_async::prelude::Queryable;
 use tokio::time::timeout;
+use tonic::Code;
 use verdict_client::{
     Outcome,
     resource::mysql::{Database, DsnError, Mysql, MysqlError, Session},
 };
-use verdict_proto::v1;
+use verdict_proto::v1::{self, error_detail::Code as Detail};
 
-use common::{cluster::Call, mariadb::MariaDb, mariadb_bank::*};
+use common::{
+    cluster::{Call, Node, fails},
+    mariadb::MariaDb,
+    mariadb_bank::*,
+};
 
 #[tokio::test]
 async fn a_branch_commits_or_rolls_back_with_its_transaction() {
@@ -35,6 +40,27 @@ async fn a_branch_commits_or_rolls_back_with_its_transaction() {
         assert!(matches!(sessions[0].connection().await, Err(MysqlError::WorkIsOver { .. })));
         assert_eq!((server.prepared().await, server.balances().await), (0, expected));
     }
+}
+
+#[tokio::test]
+async fn a_transaction_can_do_without_a_branch_that_could_not_begin() {
+    let mut server = MariaDb::start().await;
+    let node = node(COMMITTED);
+    let verdict = verdict(&node);
+    let bank = open(&verdict, &server).await;
+    let (mut transaction, session) = paid(&verdict, &bank).await;
+    transaction.rollback("to have an idle connection").await.unwrap();
+    drop(session);
+    server.kill();
+    assert!(matches!(bank.enlist(&mut transaction).await, Err(MysqlError::Connect { .. })));
+    let mut other = verdict.transaction();
+    bank.enlist(&mut other).await.unwrap_err();
+    server.restart().await;
+    let session = bank.enlist(&mut other).await.unwrap();
+    pay(&session, 1).await;
+    other.commit().await.unwrap();
+    assert!(node.asked().contains(&Call::Commit(vec![(1, v1::Vote::Prepared)])), "{:?}", node.asked());
+    assert_eq!(server.balances().await, [95, 100]);
 }
 
 #[tokio::test]
@@ -127,7 +153,8 @@ async fn a_session_that_broke_before_it_was_prepared_refuses() {
     let id = session.connection().await.unwrap().id();
     server.root("").await.query_drop(format!("KILL {id}")).await.unwrap();
     assert_eq!(transaction.commit().await.unwrap().outcome, Outcome::Aborted);
-    assert!(node.asked().contains(&Call::Commit(vec![(1, v1::Vote::Refused)])));
+    let (_, text, again) = refused(&node);
+    assert!(again && text.contains("could not be prepared"), "{text}");
     assert_eq!((server.prepared().await, server.balances().await), (0, [100, 100]));
 }
 
@@ -142,9 +169,10 @@ async fn what_the_database_refuses_is_refused_in_its_words_and_leaves_nothing() 
     // The evidence can't be written.
     let (transaction, session) = paid(&verdict, &bank).await;
     root.query_drop("RENAME TABLE verdict_branches TO elsewhere").await.unwrap();
-    let committed = transaction.commit().await.unwrap();
-    assert_eq!(committed.outcome, Outcome::Aborted);
-    assert!(node.asked().contains(&Call::Commit(vec![(1, v1::Vote::Refused)])));
+    assert_eq!(transaction.commit().await.unwrap().outcome, Outcome::Aborted);
+    let (code, text, again) = refused(&node);
+    assert_eq!((code.as_str(), again), ("1146 (42S02)", false));
+    assert!(text.contains("bank: ") && text.contains("verdict_branches' doesn't exist"), "{text}");
     assert_eq!(server.prepared().await, 0);
     root.query_drop("RENAME TABLE elsewhere TO verdict_branches").await.unwrap();
     drop((transaction, session));
@@ -162,9 +190,10 @@ async fn what_the_database_refuses_is_refused_in_its_words_and_leaves_nothing() 
     let (first_lost, second_lost) = tokio::join!(cross(a.clone(), 2), cross(b.clone(), 1));
     assert!(first_lost != second_lost, "one of them met it");
     let loser = usize::from(second_lost);
-    let before = node.calls();
     transactions[loser].commit().await.unwrap();
-    assert_eq!(node.asked()[before], Call::Commit(vec![(1, v1::Vote::Refused)]));
+    let (code, text, again) = refused(&node);
+    assert_eq!((code.as_str(), again), ("1399 (XAE07)", true));
+    assert!(text.contains("deadlock"), "{text}");
     transactions[1 - loser].commit().await.unwrap();
     assert_eq!((server.prepared().await, server.balances().await), (0, [100, 100]));
 }
@@ -243,7 +272,17 @@ async fn what_can_not_be_used_says_why() {
     assert!(wrong.contains("no connection") && wrong.contains("1045") && !wrong.contains("hunter2"), "{wrong}");
 
     root.query_drop("SET GLOBAL read_only = 1").await.unwrap();
-    assert!(refuses("bank", server.pool()).await.contains("read_only"));
+    assert!(refuses("bank", server.pool()).await.contains("read_only is ON"));
+    root.query_drop("SET GLOBAL read_only = 0, GLOBAL innodb_flush_log_at_trx_commit = 0").await.unwrap();
+    assert!(refuses("bank", server.pool()).await.contains("a crash loses the votes"));
+
+    let stranger = Node::answering(|_, call| match call {
+        Call::Enlist => fails(Code::InvalidArgument, Detail::Unspecified, None, 0),
+        _ => COMMITTED,
+    });
+    let unknown = common::mariadb_bank::verdict(&stranger);
+    let error = Mysql::open(&unknown, "bank".try_into().unwrap(), server.pool()).await.unwrap_err();
+    assert!(matches!(error, MysqlError::NotConfigured { .. }), "{error:?}");
 }
 
 #[tokio::test]

@@ -13,8 +13,8 @@ use verdict_client::{
     BranchId, ClusterId, LogTime, Outcome, Settlement, Verdict, Xid,
     participant::{ResourceManager, with_causes},
     resource::{
-        mysql::{Database, Judgement},
-        xa::{Agent, XaDatabase},
+        mysql::Database,
+        xa::{Agent, Grade, XaDatabase},
     },
 };
 use verdict_proto::v1::{self, branch_order::Order};
@@ -304,15 +304,25 @@ async fn a_database_that_was_made_anew_is_another_one() {
 #[tokio::test]
 async fn the_check_judges_what_the_server_says() {
     let server = MariaDb::start_with(&["innodb-flush-log-at-trx-commit=2", "log-bin", "sync-binlog=0"]).await;
-    let facts = Database::new("bank".try_into().unwrap(), server.pool()).check().await.unwrap();
-    let found = |judgement| {
-        let of = facts.iter().filter(|fact| fact.judgement == judgement);
-        of.map(|fact| (fact.name, fact.found.as_str())).collect::<Vec<_>>()
+    let mut root = server.root("bank").await;
+    root.query_drop("CREATE USER reader; GRANT SELECT ON bank.accounts TO reader").await.unwrap();
+    let check = async |user| {
+        let database = Database::new("bank".try_into().unwrap(), server.pool_of(user));
+        let findings = database.check().await.unwrap();
+        let of = |grade| {
+            let graded = findings.iter().filter(|finding| finding.grade == grade);
+            graded.map(|finding| format!("{} {}", finding.setting, finding.value)).collect::<Vec<_>>()
+        };
+        [of(Grade::Fine), of(Grade::Warning), of(Grade::Error)]
     };
-    assert_eq!(found(Judgement::VotesAreLost), [("innodb_flush_log_at_trx_commit", "2"), ("sync_binlog", "0")]);
-    assert_eq!(found(Judgement::Advice), [("innodb_lock_wait_timeout", "50")]);
-    assert_eq!(found(Judgement::Unusable), []);
-    let good = found(Judgement::Good);
-    assert!(good[0].0 == "version" && good[0].1.starts_with("10."), "{good:?}");
-    assert!(good.contains(&("tx_isolation", "REPEATABLE-READ")), "{good:?}");
+    let [fine, warnings, errors] = check("root").await;
+    assert_eq!(errors, ["innodb_flush_log_at_trx_commit 2", "sync_binlog 0"]);
+    assert_eq!(warnings, ["innodb_lock_wait_timeout 50"]);
+    assert!(fine[0].starts_with("version 10."), "{fine:?}");
+    for line in ["tx_isolation REPEATABLE-READ", "XA RECOVER can be used", "verdict_branches can be used"] {
+        assert!(fine.contains(&line.to_owned()), "{line}: {fine:?}");
+    }
+    root.query_drop("DROP TABLE verdict_branches").await.unwrap();
+    let [_, _, errors] = check("reader").await;
+    assert_eq!(errors[2], "verdict_branches refused");
 }

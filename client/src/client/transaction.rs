@@ -251,7 +251,8 @@ impl Transaction {
         }
     }
 
-    fn next_number(&self) -> BranchNumber {
+    /// The number that [`Transaction::add`] gives next.
+    pub(crate) fn next_number(&self) -> BranchNumber {
         let own = self.branches.last_key_value().map(|(number, _)| *number);
         own.max(self.called).map_or(1, |number| number.saturating_add(1))
     }

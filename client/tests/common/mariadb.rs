@@ -1,5 +1,7 @@
 //! A MariaDB server of one test's making: on a free port, in a directory of its own, killed with the test.
 
+#![allow(dead_code, reason = "each test uses a part")]
+
 use std::{
     fs, io,
     net::TcpListener,
@@ -8,9 +10,12 @@ use std::{
     time::Duration,
 };
 
-use mysql_async::{Conn, Opts, OptsBuilder, Pool, PoolConstraints, PoolOpts, Row, prelude::Queryable};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
+use verdict_client::resource::mysql::{
+    mysql_async::{Conn, Opts, Pool, Row, prelude::Queryable},
+    pool,
+};
 
 /// Debian's packages put them there.
 const SERVERS: [&str; 3] = ["/usr/sbin/mariadbd", "/usr/local/sbin/mariadbd", "/usr/local/bin/mariadbd"];
@@ -97,12 +102,15 @@ impl MariaDb {
 
     /// Connections to `bank`, at most four.
     pub(crate) fn pool(&self) -> Pool {
-        self.pool_of("root")
+        self.pool_of_at_most(4)
+    }
+
+    pub(crate) fn pool_of_at_most(&self, connections: usize) -> Pool {
+        pool(&self.url("root", "bank"), connections).unwrap()
     }
 
     pub(crate) fn pool_of(&self, user: &str) -> Pool {
-        let bounds = PoolOpts::new().with_constraints(PoolConstraints::new(0, 4).unwrap());
-        Pool::new(OptsBuilder::from_opts(self.options(user, "bank")).pool_opts(bounds))
+        pool(&self.url(user, "bank"), 4).unwrap()
     }
 
     /// What the accounts hold, as others see it.

@@ -38,6 +38,8 @@ impl Gate {
         let open = Arc::new(AtomicBool::new(false));
         let opened = Arc::clone(&open);
         let node = Node::answering(move |_, call| match call {
+            // What opening a resource asks.
+            Call::Enlist | Call::Rollback => ABORTED,
             _ if !opened.load(Ordering::SeqCst) => Answer::Fails(Status::unavailable("not yet")),
             Call::Inquire(_) => order(if outcome == v1::Outcome::Committed { Order::Commit } else { Order::Rollback }),
             _ => Answer::Outcome(outcome),
@@ -111,4 +113,12 @@ pub(crate) fn settle(branch: BranchId, payload: &'static str) -> Settle {
 
 pub(crate) async fn reported(node: &Node) -> Vec<(u32, v1::Settlement)> {
     node.called(|call| if let Call::ReportSettled(settled) = call { Some(settled.clone()) } else { None }).await
+}
+
+/// Why the only branch of the last commit refused: the database's code, the sentence, whether to try again.
+pub(crate) fn refused(node: &Node) -> (String, String, bool) {
+    let [branch] = &node.brought()[..] else { panic!("one branch: {:?}", node.brought()) };
+    assert_eq!(branch.vote(), v1::Vote::Refused);
+    let reason = branch.reason.clone().unwrap();
+    (reason.source_code, reason.text, reason.retryable)
 }

@@ -1,108 +1,83 @@
-//! What a server's settings mean for its votes: a table for people, made of what the server says of itself.
+//! Whether a MariaDB or MySQL server can keep a promise: what each of its settings is worth.
 
 use super::settings::Settings;
+use crate::resource::xa::{Finding, Grade};
 
-/// One line of the check.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fact {
-    /// The setting, as the server calls it.
-    pub name: &'static str,
-    /// As the server writes it; empty if it has no such setting.
-    pub found: String,
-    pub advised: &'static str,
-    pub judgement: Judgement,
-    /// What becomes of transactions otherwise.
-    pub why: &'static str,
-}
-
-/// In order of severity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Judgement {
-    Good,
-    /// It works; another value would serve better.
-    Advice,
-    /// A vote may be lost with the server, or with its replacement.
-    VotesAreLost,
-    /// The database can't be a resource.
-    Unusable,
-}
-
-/// How long a lock should be waited for at most: less than transactions take to give up.
+/// Locks should not be waited for longer than this: less than transactions take to give up.
 const LOCK_WAIT_SECONDS: u64 = 10;
-/// How long a session of the application's may be idle at least.
+/// A session of the application's may be idle for so long at least.
 const IDLE_SECONDS: u64 = 300;
+/// And no longer than that: until then what a host that vanished held locked stays locked.
+const LONG_IDLE_SECONDS: u64 = 28_800;
 
 impl Settings {
-    /// The lines of the check, in a fixed order.
-    pub(super) fn facts(&self) -> Vec<Fact> {
-        let fact =
-            |name, advised, judgement, why| Fact { name, found: self.get(name).to_owned(), advised, judgement, why };
-        let good_or = |good: bool, otherwise| if good { Judgement::Good } else { otherwise };
-        let number = |name| self.get(name).parse::<u64>().ok();
-        let flush = self.get("innodb_flush_log_at_trx_commit");
-        let (binlog, isolation) = (self.get("log_bin") == "ON", self.isolation());
+    /// One line a setting, in a fixed order.
+    pub(super) fn findings(&self) -> Vec<Finding> {
+        let finding = |setting, wrong: bool, grade, advice: &str| {
+            let (grade, advice) = if wrong { (grade, advice.to_owned()) } else { (Grade::Fine, String::new()) };
+            Finding { setting, value: self.get(setting).to_owned(), grade, advice }
+        };
+        let number = |name| self.get(name).parse::<u64>().unwrap_or_default();
+        let isolation =
+            if self.get("transaction_isolation").is_empty() { "tx_isolation" } else { "transaction_isolation" };
+        let idle = number("wait_timeout");
         vec![
-            fact(
+            finding(
                 "version",
-                "MariaDB 10.5, MySQL 8.0 or newer",
-                good_or(self.version().keeps_promises(), Judgement::Unusable),
-                "older ones lose what is prepared when its session ends",
+                !self.version().keeps_promises(),
+                Grade::Error,
+                "MariaDB 10.5, MySQL 8.0 or newer is needed: older ones lose what is prepared when its session ends",
             ),
-            fact(
+            finding(
                 "read_only",
-                "OFF",
-                good_or(!self.is_read_only(), Judgement::Unusable),
-                "nothing can be prepared or ended at a server that takes no writes",
+                self.is_read_only(),
+                Grade::Error,
+                "nothing can be prepared or ended: name the server that takes writes",
             ),
-            fact(
+            finding(
                 "innodb_force_recovery",
-                "0",
-                good_or(matches!(self.get("innodb_force_recovery"), "0" | ""), Judgement::Unusable),
-                "a server that is being rescued keeps no promises",
+                !matches!(self.get("innodb_force_recovery"), "0" | ""),
+                Grade::Error,
+                "a server that is being rescued keeps no promises: set it to 0 and restart the server",
             ),
-            fact(
+            finding(
                 "innodb_flush_log_at_trx_commit",
-                "1",
                 // 3, MariaDB's own, flushes more often.
-                good_or(matches!(flush, "1" | "3"), Judgement::VotesAreLost),
-                "what was prepared in the last second may be gone after a crash",
+                !matches!(self.get("innodb_flush_log_at_trx_commit"), "1" | "3"),
+                Grade::Error,
+                "a crash loses the votes of the last second: set it to 1",
             ),
-            fact("log_bin", "as replication needs it", Judgement::Good, "with it, sync_binlog counts too"),
-            fact(
+            finding("log_bin", false, Grade::Fine, ""),
+            finding(
                 "sync_binlog",
-                "1, if log_bin is ON",
-                good_or(!binlog || self.get("sync_binlog") == "1", Judgement::VotesAreLost),
-                "after a crash the binary log may lack what is prepared, and a replica that takes over never had it",
+                self.get("log_bin") == "ON" && self.get("sync_binlog") != "1",
+                Grade::Error,
+                "a crash loses from the binary log what is prepared, and a replica that takes over never had it: set it \
+                 to 1",
             ),
-            fact(isolation, "as the application needs it", Judgement::Good, "a branch has that of its session"),
-            fact(
+            finding(isolation, false, Grade::Fine, ""),
+            finding(
                 "innodb_lock_wait_timeout",
-                "10 or less",
-                good_or(
-                    number("innodb_lock_wait_timeout").is_some_and(|seconds| seconds <= LOCK_WAIT_SECONDS),
-                    Judgement::Advice,
-                ),
-                "work waits longer for the locks of a branch in doubt than its own transaction lives",
+                number("innodb_lock_wait_timeout") > LOCK_WAIT_SECONDS,
+                Grade::Warning,
+                "deadlocks across databases end by it alone: set it to 5, for the server or in the applications' sessions",
             ),
-            fact(
+            finding(
                 "wait_timeout",
-                "300 or more",
-                good_or(number("wait_timeout").is_some_and(|seconds| seconds >= IDLE_SECONDS), Judgement::Advice),
-                "a session that is idle in its branch for so long is ended, and its work with it",
+                !(IDLE_SECONDS..=LONG_IDLE_SECONDS).contains(&idle),
+                Grade::Warning,
+                "from 300 to 28800: a session that is idle for longer loses its work, and one whose host has vanished \
+                 keeps its locks until then",
             ),
         ]
-    }
-
-    fn isolation(&self) -> &'static str {
-        if self.get("transaction_isolation").is_empty() { "tx_isolation" } else { "transaction_isolation" }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{super::settings::Settings, Judgement};
+    use super::{super::settings::Settings, Grade};
 
-    fn judged(changes: &[(&str, &str)]) -> Vec<(&'static str, Judgement)> {
+    fn wrong(changes: &[(&str, &str)]) -> Vec<(&'static str, Grade)> {
         let good = [
             ("version", "10.11.19-MariaDB"),
             ("read_only", "OFF"),
@@ -112,27 +87,30 @@ mod tests {
             ("innodb_lock_wait_timeout", "5"),
             ("wait_timeout", "28800"),
         ];
-        let facts = Settings::of(good.iter().chain(changes).copied()).facts();
-        facts.iter().filter(|fact| fact.judgement != Judgement::Good).map(|fact| (fact.name, fact.judgement)).collect()
+        let findings = Settings::of(good.iter().chain(changes).copied()).findings();
+        assert!(findings.iter().all(|finding| (finding.grade == Grade::Fine) == finding.advice.is_empty()));
+        let wrong = findings.iter().filter(|finding| finding.grade != Grade::Fine);
+        wrong.map(|finding| (finding.setting, finding.grade)).collect()
     }
 
     #[test]
     fn each_setting_is_judged() {
-        assert_eq!(judged(&[]), []);
-        for (changes, name, judgement) in [
-            (&[("version", "10.4.1-MariaDB")][..], "version", Judgement::Unusable),
-            (&[("read_only", "ON")], "read_only", Judgement::Unusable),
-            (&[("innodb_read_only", "ON")], "read_only", Judgement::Unusable),
-            (&[("innodb_force_recovery", "1")], "innodb_force_recovery", Judgement::Unusable),
-            (&[("innodb_flush_log_at_trx_commit", "2")], "innodb_flush_log_at_trx_commit", Judgement::VotesAreLost),
-            (&[("log_bin", "ON")], "sync_binlog", Judgement::VotesAreLost),
-            (&[("log_bin", "ON"), ("sync_binlog", "100")], "sync_binlog", Judgement::VotesAreLost),
-            (&[("innodb_lock_wait_timeout", "50")], "innodb_lock_wait_timeout", Judgement::Advice),
-            (&[("wait_timeout", "60")], "wait_timeout", Judgement::Advice),
+        assert_eq!(wrong(&[]), []);
+        for (changes, name, grade) in [
+            (&[("version", "10.4.1-MariaDB")][..], "version", Grade::Error),
+            (&[("read_only", "ON")], "read_only", Grade::Error),
+            (&[("innodb_read_only", "ON")], "read_only", Grade::Error),
+            (&[("innodb_force_recovery", "1")], "innodb_force_recovery", Grade::Error),
+            (&[("innodb_flush_log_at_trx_commit", "2")], "innodb_flush_log_at_trx_commit", Grade::Error),
+            (&[("log_bin", "ON")], "sync_binlog", Grade::Error),
+            (&[("log_bin", "ON"), ("sync_binlog", "100")], "sync_binlog", Grade::Error),
+            (&[("innodb_lock_wait_timeout", "50")], "innodb_lock_wait_timeout", Grade::Warning),
+            (&[("wait_timeout", "60")], "wait_timeout", Grade::Warning),
+            (&[("wait_timeout", "31536000")], "wait_timeout", Grade::Warning),
         ] {
-            assert_eq!(judged(changes), [(name, judgement)], "{changes:?}");
+            assert_eq!(wrong(changes), [(name, grade)], "{changes:?}");
         }
-        assert_eq!(judged(&[("log_bin", "ON"), ("sync_binlog", "1")]), []);
-        assert_eq!(judged(&[("innodb_flush_log_at_trx_commit", "3")]), []);
+        assert_eq!(wrong(&[("log_bin", "ON"), ("sync_binlog", "1")]), []);
+        assert_eq!(wrong(&[("innodb_flush_log_at_trx_commit", "3")]), []);
     }
 }

@@ -22,14 +22,13 @@ use tokio::time::{Instant, sleep, timeout};
 use verdict_protocol::{BranchId, ClusterId, Outcome, ResourceName};
 
 use super::{
-    super::xa::{BranchName, Fate, Finished, Held, Identity, XaDatabase},
-    check::Fact,
+    super::xa::{BranchName, Fate, Finding, Finished, Grade, Held, Identity, XaDatabase},
     errors::{NO_SUCH_THREAD, code, failed, is_over},
-    evidence::{Holder, SWEEP_ROWS, Table, Trace},
+    evidence::{Holder, SWEEP_ROWS, Table, Trace, uptime},
     name::{XaName, branch_of},
     settings::Settings,
 };
-use crate::participant::NotAnswered;
+use crate::participant::{NotAnswered, with_causes};
 
 /// A MariaDB or MySQL server, and one database on it whose name the resource goes by. Clones share the pool.
 #[derive(Clone)]
@@ -118,26 +117,6 @@ impl Database {
         Ok((connection, table))
     }
 
-    /// What the server's settings mean for its votes, one line each, always the same ones in the same order.
-    ///
-    /// # Errors
-    /// [`NotAnswered`] if the server can't be asked, or does not let its prepared branches be seen or the table of evidence
-    /// be used.
-    pub async fn check(&self) -> Result<Vec<Fact>, NotAnswered> {
-        within(async {
-            let (mut connection, table) = self.reach().await?;
-            let settings = Settings::read(&mut connection).await;
-            let settings = settings.map_err(|error| failed("the server's settings can't be read", error))?;
-            self.recover(&mut connection, ClusterId([0; 16])).await?;
-            if !settings.is_read_only() {
-                let created = table.create(&mut connection).await;
-                created.map_err(|error| failed("verdict_branches is missing", error))?;
-            }
-            Ok(settings.facts())
-        })
-        .await
-    }
-
     /// Deletes up to 2,000 rows of evidence that are too old to be asked for, and says how many. An agent does so by
     /// itself, once it has been in touch with the database for an hour.
     ///
@@ -187,6 +166,26 @@ impl Database {
         }
     }
 
+    /// Sees to it that a session of the application's own is gone, in which the server may still run what it was last
+    /// asked: nothing gets prepared in it any more.
+    pub(super) async fn outlive(&self, session: u32, begun: Instant) -> Result<(), NotAnswered> {
+        within(async {
+            let (mut connection, _) = self.reach().await?;
+            let unread = |error| failed("whether the session is gone can't be read", error);
+            // If the server was started since, the number may be another session's.
+            if uptime(&mut connection).await.map_err(unread)? <= begun.elapsed() {
+                return Ok(());
+            }
+            end_session(&mut connection, session.into()).await?;
+            let look = format!("SELECT 1 FROM information_schema.PROCESSLIST WHERE ID = {session}");
+            while connection.query_first::<u64, _>(&look).await.map_err(unread)?.is_some() {
+                sleep(LOOK_EVERY).await;
+            }
+            Ok(())
+        })
+        .await
+    }
+
     async fn recover(&self, connection: &mut Conn, cluster: ClusterId) -> Result<Vec<BranchId>, NotAnswered> {
         let rows: Vec<(u64, usize, usize, Vec<u8>)> =
             connection.query("XA RECOVER").await.map_err(|error| failed("what is prepared can't be read", error))?;
@@ -231,12 +230,29 @@ impl Database {
     }
 }
 
+/// The host of a URL, if it is reached over a network, or over this machine's.
+///
+/// # Errors
+/// [`DsnError`]
+pub fn hosts(url: &str) -> Result<Vec<String>, DsnError> {
+    let options = options(url)?;
+    let by_network = options.socket().is_none();
+    Ok(by_network.then(|| options.ip_or_hostname().to_owned()).into_iter().collect())
+}
+
 /// A pool of at most so many connections to the database of a URL, `mysql://user:password@host:port/database`. None is
 /// made yet.
 ///
 /// # Errors
 /// [`DsnError`]
 pub fn pool(url: &str, connections: usize) -> Result<Pool, DsnError> {
+    let options = options(url)?;
+    let bounds = PoolConstraints::new(0, connections).filter(|_| connections > 0).ok_or(DsnError::NoConnections)?;
+    let pool = PoolOpts::new().with_constraints(bounds);
+    Ok(Pool::new(OptsBuilder::from_opts(options).pool_opts(pool)))
+}
+
+fn options(url: &str) -> Result<Opts, DsnError> {
     let options = Opts::from_url(url.trim()).map_err(|error| match error {
         UrlError::UnknownParameter { param }
         | UrlError::InvalidParamValue { param, .. }
@@ -256,9 +272,13 @@ pub fn pool(url: &str, connections: usize) -> Result<Pool, DsnError> {
     if options.db_name().is_none_or(str::is_empty) {
         return Err(DsnError::Missing("database"));
     }
-    let bounds = PoolConstraints::new(0, connections).filter(|_| connections > 0).ok_or(DsnError::NoConnections)?;
-    let pool = PoolOpts::new().with_constraints(bounds);
-    Ok(Pool::new(OptsBuilder::from_opts(options).pool_opts(pool)))
+    Ok(options)
+}
+
+fn finding(setting: &'static str, refused: Option<NotAnswered>) -> Finding {
+    let (value, grade) = if refused.is_some() { ("refused", Grade::Error) } else { ("can be used", Grade::Fine) };
+    let advice = refused.map(|error| with_causes(&error)).unwrap_or_default();
+    Finding { setting, value: value.to_owned(), grade, advice }
 }
 
 /// The evidence of a branch that was listed: its row is looked for under its name.
@@ -323,6 +343,22 @@ impl XaDatabase for Database {
             table.create(&mut connection).await.map_err(|error| failed("verdict_branches is missing", error))?;
             let created = table.created(&mut connection).await.map_err(no_word)?;
             Ok(Identity { system: settings.server(), timeline: created.map(|at| at.to_string()).unwrap_or_default() })
+        })
+        .await
+    }
+
+    async fn check(&self) -> Result<Vec<Finding>, NotAnswered> {
+        within(async {
+            let (mut connection, table) = self.reach().await?;
+            let settings = Settings::read(&mut connection).await;
+            let settings = settings.map_err(|error| failed("the server's settings can't be read", error))?;
+            let mut findings = settings.findings();
+            // Where each is refused, nothing can be settled.
+            let recover = self.recover(&mut connection, ClusterId([0; 16])).await.err();
+            findings.push(finding("XA RECOVER", recover));
+            let evidence = table.create(&mut connection).await.err();
+            findings.push(finding("verdict_branches", evidence.map(|error| failed("is missing", error))));
+            Ok(findings)
         })
         .await
     }

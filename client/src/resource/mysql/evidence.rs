@@ -113,9 +113,8 @@ impl Table {
         let Some((connection_id, held_ms)) = connection.query_first::<(u64, u64), _>(look).await? else {
             return Ok(None);
         };
-        let up: Option<(String, u64)> = connection.query_first("SHOW GLOBAL STATUS LIKE 'Uptime'").await?;
-        let (held, up) = (Duration::from_millis(held_ms), Duration::from_secs(up.map_or(0, |(_, seconds)| seconds)));
-        let is_of_this_start = held.as_secs() <= up.as_secs();
+        let held = Duration::from_millis(held_ms);
+        let is_of_this_start = held.as_secs() <= uptime(connection).await?.as_secs();
         Ok(Some(Holder { connection: connection_id, held, is_of_this_start }))
     }
 
@@ -138,6 +137,12 @@ impl Table {
         }
         Ok(old.len())
     }
+}
+
+/// How long the server has run, in whole seconds.
+pub(super) async fn uptime(connection: &mut Conn) -> Result<Duration> {
+    let up: Option<(String, u64)> = connection.query_first("SHOW GLOBAL STATUS LIKE 'Uptime'").await?;
+    Ok(Duration::from_secs(up.map_or(0, |(_, seconds)| seconds)))
 }
 
 fn millis(duration: Duration) -> u64 {

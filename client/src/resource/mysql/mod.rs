@@ -48,17 +48,17 @@ use std::{sync::Arc, time::Duration};
 /// The driver, in the version whose types are used here.
 pub use mysql_async;
 
-use mysql_async::{Conn, Error, Pool, prelude::Queryable};
+use bytes::Bytes;
+use mysql_async::{Conn, Error, Pool};
 use thiserror::Error;
 use verdict_protocol::{ClusterId, Outcome, ResourceName};
 
 pub use self::{
-    check::{Fact, Judgement},
-    database::{Database, DsnError, pool},
+    database::{Database, DsnError, hosts, pool},
     session::{Session, Working},
 };
-use self::{database::DEAD_CONNECTIONS, evidence::Table, name::MAX_RESOURCE, session::Purpose, settings::Settings};
-use super::xa::{Agent, BranchName, XaDatabase, judge, judge_fate};
+use self::{evidence::Table, name::MAX_RESOURCE, session::Purpose, settings::Settings};
+use super::xa::{Agent, BranchName, Finding, Grade, XaDatabase, judge, judge_fate};
 use crate::{
     CallError, Transaction, Verdict,
     participant::{NotAnswered, Settled},
@@ -88,6 +88,12 @@ pub enum MysqlError {
     },
     #[error("{resource}: the cluster is not founded yet: ask again once it has a leader")]
     NotFounded { resource: ResourceName },
+    #[error("{resource}: the cluster doesn't take branches of it, so nothing is prepared there")]
+    NotConfigured {
+        resource: ResourceName,
+        #[source]
+        source: CallError,
+    },
     #[error("{resource}: no connection to the server")]
     Connect {
         resource: ResourceName,
@@ -102,13 +108,9 @@ pub enum MysqlError {
     },
     #[error("{resource}: the pool's URL names no database: add it as its path")]
     NoDatabase { resource: ResourceName },
-    #[error(
-        "{resource}: version {version} loses what is prepared when its session ends: MariaDB 10.5, MySQL 8.0 or newer is \
-         needed"
-    )]
-    TooOld { resource: ResourceName, version: String },
-    #[error("{resource}: the server is read_only: connect to one that takes writes")]
-    ReadOnly { resource: ResourceName },
+    /// A vote would be worth nothing there, or nothing could be prepared.
+    #[error("{resource}: {setting} is {value}: {advice}")]
+    Unfit { resource: ResourceName, setting: &'static str, value: String, advice: String },
     #[error(
         "{resource}: verdict_branches is missing and can't be created: have an administrator create it, or grant CREATE"
     )]
@@ -124,9 +126,9 @@ pub enum MysqlError {
 }
 
 impl Mysql {
-    /// Looks at the cluster, whose name all branches bear, and at the server: its version, whether it takes writes. The
-    /// table of evidence is created if it is missing. Settings under which a vote is worth nothing are warned of in the
-    /// log.
+    /// Looks at the cluster, whose name all branches bear and which must have an agent of the resource, and at the server:
+    /// its version, whether it takes writes, and the settings under which a vote is worth nothing. What could be better is
+    /// warned of in the log. The table of evidence is created if it is missing.
     ///
     /// The pool keeps its bounds: a session holds a connection until its transaction has ended. Its URL names the
     /// database. Isolation and other settings of sessions are the pool's too (`setup`): a branch can't change them.
@@ -140,6 +142,7 @@ impl Mysql {
         let status = verdict.cluster_status().await;
         let status = status.map_err(|source| MysqlError::Cluster { resource: resource.clone(), source })?;
         let Some(cluster) = status.cluster else { return Err(MysqlError::NotFounded { resource }) };
+        is_known(&resource, verdict).await?;
 
         let database = Database::new(resource.clone(), pool);
         let connection = database.connect().await;
@@ -147,20 +150,15 @@ impl Mysql {
         let Some(table) = Table::of(&connection) else { return Err(MysqlError::NoDatabase { resource }) };
         let settings = Settings::read(&mut connection).await;
         let settings = settings.map_err(|source| MysqlError::Database { resource: resource.clone(), source })?;
-        let version = settings.version();
-        if !version.keeps_promises() {
-            return Err(MysqlError::TooOld { resource, version: version.text });
-        }
-        if settings.is_read_only() {
-            return Err(MysqlError::ReadOnly { resource });
-        }
-        for Fact { name, found, advised, why, .. } in
-            settings.facts().into_iter().filter(|fact| fact.judgement == Judgement::VotesAreLost)
-        {
-            tracing::warn!(%resource, setting = name, found, advised, "a vote may be worth nothing: {why}");
+        for Finding { setting, value, grade, advice } in settings.findings() {
+            match grade {
+                Grade::Error => return Err(MysqlError::Unfit { resource, setting, value, advice }),
+                Grade::Warning => tracing::warn!(%resource, setting, value, advice, "the server could be set better"),
+                Grade::Fine => {}
+            }
         }
         let created = table.create(&mut connection).await;
-        created.map_err(|source| MysqlError::Evidence { resource: resource.clone(), source })?;
+        created.map_err(|source| MysqlError::Evidence { resource, source })?;
         Ok(Self { cluster, database, table })
     }
 
@@ -195,20 +193,13 @@ impl Mysql {
         self.database.resource()
     }
 
-    /// A connection on which the statement has run.
-    async fn begin(&self, statement: &str) -> Result<Conn, MysqlError> {
-        let resource = self.resource().clone();
-        let mut dead = 0;
-        loop {
-            let connection = self.database.connect().await;
-            let mut connection =
-                connection.map_err(|source| MysqlError::Connect { resource: resource.clone(), source })?;
-            match connection.query_drop(statement).await {
-                Ok(()) => return Ok(connection),
-                Err(error) if error.is_fatal() && dead < DEAD_CONNECTIONS => dead += 1,
-                Err(source) => return Err(MysqlError::Database { resource, source }),
-            }
-        }
+    fn server(&self) -> &Database {
+        &self.database
+    }
+
+    async fn connect(&self) -> Result<Conn, MysqlError> {
+        let connected = self.database.connect().await;
+        connected.map_err(|source| MysqlError::Connect { resource: self.resource().clone(), source })
     }
 
     /// Ends a branch that its session can't end any more.
@@ -220,4 +211,15 @@ impl Mysql {
             None => judge_fate(name, outcome, self.database.fate(name, &[]).await?),
         }
     }
+}
+
+/// What no agent looks after would stay prepared for ever. The cluster judges the name when a branch registers: one does,
+/// and is rolled back.
+async fn is_known(resource: &ResourceName, verdict: &Verdict) -> Result<(), MysqlError> {
+    let mut trial = verdict.transaction();
+    let registered = trial.enlist(resource.clone(), Bytes::new()).await;
+    registered.map_err(|source| MysqlError::NotConfigured { resource: resource.clone(), source })?;
+    // If that is not heard, its timeout does the same.
+    drop(trial.rollback("a program has looked whether the resource is known").await);
+    Ok(())
 }

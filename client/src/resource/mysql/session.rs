@@ -15,13 +15,17 @@ use std::{
 };
 
 use bytes::Bytes;
-use mysql_async::{Conn, Error, Row, prelude::Queryable};
-use tokio::sync::{Mutex, MutexGuard};
+use mysql_async::{Conn, DriverError, Error, Row, prelude::Queryable};
+use tokio::{
+    sync::{Mutex, MutexGuard},
+    time::Instant,
+};
 use verdict_protocol::{BranchId, Outcome};
 
 use super::{
     super::xa::{BranchName, Finished},
     Mysql, MysqlError,
+    database::DEAD_CONNECTIONS,
     errors::{code, failed, is_over, refused},
     name::XaName,
 };
@@ -52,6 +56,7 @@ struct Work {
     purpose: Purpose,
     /// The number of the connection at the server, as its handshake said.
     connection: u32,
+    begun: Instant,
     state: Mutex<State>,
 }
 
@@ -79,21 +84,25 @@ impl Session {
         transaction: &mut Transaction,
         purpose: Purpose,
     ) -> Result<Self, MysqlError> {
-        let branch = transaction.add(database.resource().clone(), Bytes::new()).map_err(MysqlError::Enlist)?;
+        let branch = BranchId { xid: transaction.xid(), number: transaction.next_number() };
         let name = BranchName { cluster: database.cluster, branch };
         let xa_name = XaName::new(database.resource(), name);
         let begin = match purpose {
             Purpose::Write => format!("XA START {xa_name}"),
             Purpose::Read => "START TRANSACTION READ ONLY".to_owned(),
         };
-        let connection = database.begin(&begin).await?;
+        let state = State::begin(database, &begin).await?;
+        // Nothing is added if that failed: the transaction can do without, or try again.
+        transaction.add(database.resource().clone(), Bytes::new()).map_err(MysqlError::Enlist)?;
+        let (connection, begun) = (state.connection.as_ref().map_or(0, Conn::id), Instant::now());
         let work = Arc::new(Work {
             database: database.clone(),
             name,
             xa_name,
             purpose,
-            connection: connection.id(),
-            state: Mutex::new(State { connection: Some(connection), stage: Stage::Working }),
+            connection,
+            begun,
+            state: Mutex::new(state),
         });
         transaction.drive(branch.number, Arc::clone(&work) as Arc<dyn LocalBranch>).map_err(MysqlError::Enlist)?;
         Ok(Self(work))
@@ -113,6 +122,45 @@ impl Session {
 }
 
 impl State {
+    /// A connection on which the statement has run.
+    async fn begin(database: &Mysql, statement: &str) -> Result<Self, MysqlError> {
+        let mut dead = 0;
+        loop {
+            let mut state = Self { connection: Some(database.connect().await?), stage: Stage::Unclear };
+            match state.run(statement).await {
+                Ok(()) => {
+                    state.stage = Stage::Working;
+                    return Ok(state);
+                }
+                // It has died in the pool.
+                Err(error) if error.is_fatal() && dead < DEAD_CONNECTIONS => dead += 1,
+                Err(source) => {
+                    return Err(MysqlError::Database { resource: database.resource().clone(), source });
+                }
+            }
+        }
+    }
+
+    async fn run(&mut self, statement: &str) -> Result<(), Error> {
+        self.connection()?.query_drop(statement).await
+    }
+
+    fn connection(&mut self) -> Result<&mut Conn, Error> {
+        self.connection.as_mut().ok_or_else(|| DriverError::ConnectionClosed.into())
+    }
+
+    /// Runs these in one packet, up to the first that fails. False if the answer to the last is not there: an application
+    /// that gave up on a statement has left the driver one answer behind, and what was read is another statement's.
+    async fn run_all(&mut self, statements: &str) -> Result<bool, Error> {
+        const DONE: &str = "verdict: done";
+        let mut results = self.connection()?.query_iter(format!("{statements}; SELECT '{DONE}'")).await?;
+        let mut last = None;
+        while !results.is_empty() {
+            last = results.collect::<Row>().await?.pop();
+        }
+        Ok(last.and_then(|mut row| row.take::<String, _>(0)).is_some_and(|said| said == DONE))
+    }
+
     /// Closes the connection, by which the server rolls back a branch that is not prepared.
     async fn close(&mut self) {
         self.stage = Stage::Unclear;
@@ -133,15 +181,12 @@ impl Work {
     async fn promise(&self, state: &mut State) -> Result<Voted, NotAnswered> {
         let Self { xa_name: name, .. } = self;
         let insert = self.database.table.insert(name);
-        // Asked for with the rest, so that a leftover answer to what the application ran is not taken for a promise.
-        let marker = format!("prepared {}", name.gtrid);
-        let prepare = format!("{insert}; XA END {name}; XA PREPARE {name}; SELECT '{marker}'");
-        match self.last_answer(state, &prepare).await {
-            Ok(answer) if answer.as_deref() == Some(&marker) => {
+        match state.run_all(&format!("{insert}; XA END {name}; XA PREPARE {name}")).await {
+            Ok(true) => {
                 state.stage = Stage::Prepared;
                 Ok(Voted::PREPARED)
             }
-            Ok(_) => {
+            Ok(false) => {
                 state.close().await;
                 let what = format!("{}: the session answers something else than it is asked", self.database.resource());
                 Err(NotAnswered::unavailable(what))
@@ -155,55 +200,37 @@ impl Work {
         }
     }
 
-    /// The only column of the last result of several statements.
-    async fn last_answer(&self, state: &mut State, statements: &str) -> Result<Option<String>, Error> {
-        let connection = state.connection.as_mut().ok_or(mysql_async::DriverError::ConnectionClosed)?;
-        let mut results = connection.query_iter(statements).await?;
-        let mut last = None;
-        while !results.is_empty() {
-            last = results.collect::<Row>().await?.pop();
-        }
-        Ok(last.and_then(|mut row| row.take(0)))
-    }
-
     /// Nothing was written: there is nothing to be told later.
     async fn end_reading(&self, state: &mut State) -> Result<Voted, NotAnswered> {
-        match self.run(state, "COMMIT").await {
-            Ok(()) => {
-                state.stage = Stage::Free;
-                Ok(Voted::READ_ONLY)
-            }
+        match state.run_all("COMMIT").await {
+            Ok(true) => state.stage = Stage::Free,
+            Ok(false) => state.close().await,
             Err(error) => {
                 state.close().await;
-                match error {
-                    Error::Server(said) => Ok(refused(self.database.resource(), said)),
-                    error => Err(failed(format!("{}: the connection broke", self.database.resource()), error)),
-                }
+                return Err(failed(format!("{}: the connection broke", self.database.resource()), error));
             }
         }
+        Ok(Voted::READ_ONLY)
     }
 
     /// Rolls back. If that fails, the connection is closed, which does the same with work that is not prepared: false then.
     async fn undo(&self, state: &mut State) -> bool {
         let name = &self.xa_name;
         let undone = match self.purpose {
-            Purpose::Read => self.run(state, "ROLLBACK").await,
+            Purpose::Read => state.run_all("ROLLBACK").await,
             Purpose::Write => {
                 // Fails in a branch that a deadlock has ended.
-                drop(self.run(state, &format!("XA END {name}")).await);
-                self.run(state, &format!("XA ROLLBACK {name}")).await
+                drop(state.run(&format!("XA END {name}")).await);
+                state.run_all(&format!("XA ROLLBACK {name}")).await
             }
         };
-        match undone {
-            Ok(()) => state.stage = Stage::Free,
-            Err(_) => state.close().await,
+        let undone = undone.is_ok_and(|undone| undone);
+        if undone {
+            state.stage = Stage::Free;
+        } else {
+            state.close().await;
         }
-        undone.is_ok()
-    }
-
-    async fn run(&self, state: &mut State, statement: &str) -> Result<(), Error> {
-        let connection = state.connection.as_mut().ok_or(mysql_async::DriverError::ConnectionClosed)?;
-        connection.query_drop(statement).await
+        undone
     }
 
     /// The outcome of a branch that was prepared in this very session.
@@ -213,7 +240,7 @@ impl Work {
             Outcome::Aborted => "XA ROLLBACK",
         };
         state.stage = Stage::Unclear;
-        match self.run(state, &format!("{verb} {}", self.xa_name)).await {
+        match state.run(&format!("{verb} {}", self.xa_name)).await {
             Ok(()) => {
                 state.stage = Stage::Free;
                 Ok(Some(Finished::Done))
@@ -260,23 +287,23 @@ impl LocalBranch for Work {
                     return Ok(Settled::DONE);
                 }
             }
-            // It was told before, and the answer got lost; or it never promised: looked at from outside.
-            (Stage::Unclear | Stage::Free, _) | (Stage::Working, Outcome::Committed) => {
-                if state.stage != Stage::Free {
-                    state.close().await;
-                }
+            (Stage::Unclear, _) | (Stage::Working, Outcome::Committed) => {
+                state.close().await;
+                self.database.server().outlive(self.connection, self.begun).await?;
             }
+            // It was told before, and the answer got lost.
+            (Stage::Free, _) => {}
         }
         drop(state);
         self.database.settle(self.name, outcome).await
     }
 }
 
-impl Drop for Work {
+/// A connection that is not known to be clean does not go back to the pool.
+impl Drop for State {
     fn drop(&mut self) {
-        let State { connection, stage } = self.state.get_mut();
-        if *stage != Stage::Free
-            && let Some(connection) = connection.take()
+        if self.stage != Stage::Free
+            && let Some(connection) = self.connection.take()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             // The server rolls back what is not prepared in it.
