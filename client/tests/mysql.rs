@@ -12,7 +12,10 @@ use tokio::time::timeout;
 use tonic::Code;
 use verdict_client::{
     Outcome,
-    resource::mysql::{Database, DsnError, Mysql, MysqlError, Session},
+    resource::{
+        mysql::{Database, DsnError, Mysql, MysqlError, Session},
+        xa::ClusterError,
+    },
 };
 use verdict_proto::v1::{self, error_detail::Code as Detail};
 
@@ -282,7 +285,7 @@ async fn what_can_not_be_used_says_why() {
     });
     let unknown = common::mariadb_bank::verdict(&stranger);
     let error = Mysql::open(&unknown, "bank".try_into().unwrap(), server.pool()).await.unwrap_err();
-    assert!(matches!(error, MysqlError::NotConfigured { .. }), "{error:?}");
+    assert!(matches!(error, MysqlError::Cluster { source: ClusterError::NotConfigured(_), .. }), "{error:?}");
 }
 
 #[tokio::test]

@@ -71,7 +71,7 @@ fn s65_each_wrong_key_is_named_with_what_to_do() {
         (database("bank = 1", ""), "databases.bank: is a table: write [databases.bank] and its keys below, not 1"),
         (
             below("[databases.bank]\nsweep_ms = 9"),
-            "databases.bank: is no resource that is a database: write bank = \"postgres\" in [resources]",
+            "databases.bank: is no resource that is a database: write bank = \"postgres\", or \"mariadb\", in [resources]",
         ),
         (with("listen = \"0.0.0.0:7401\""), "listen: 0.0.0.0:7401 is not on this machine"),
         (with("listen = \"nowhere\""), "listen: \"nowhere\" is no address"),
@@ -81,7 +81,10 @@ fn s65_each_wrong_key_is_named_with_what_to_do() {
             below("[resources]\nseats = \"127.0.0.1:2\""),
             "resources.seats: \"127.0.0.1:2\" is no endpoint: write http://",
         ),
-        (below("[resources]\nseats = \"streams\""), "stream if the participant opens a stream itself, or postgres"),
+        (
+            below("[resources]\nseats = \"streams\""),
+            "stream if the participant opens a stream itself, or postgres or mariadb",
+        ),
         (below("[resources]\nseats = \"Stream\""), "resources.seats: \"Stream\" is no endpoint"),
         (below("[resources]\nseats = true"), "resources.seats: must be a text in quotes, but it is true"),
         (
@@ -144,6 +147,26 @@ fn s65_a_connection_string_is_judged_and_never_shown() {
         assert!(said.contains("VERDICT_DATABASES__SHOP__DSN: databases.shop.dsn: "), "{said}");
         assert!(said.contains(expected) && !said.contains("secret"), "expected {expected:?}, was told {said:?}");
         assert_eq!(code, Some(2));
+    }
+}
+
+#[test]
+fn s65_a_url_is_judged_and_never_shown() {
+    for (url, expected) in [
+        ("mysql://a:secret@10.0.0.9/b", "10.0.0.9 is not on this machine"),
+        ("host=127.0.0.1 user=a dbname=b password=secret", "is no URL of MariaDB's or MySQL's"),
+        ("mysql://a:secret@127.0.0.1:port/b", "is no URL of MariaDB's or MySQL's"),
+        ("mysql://127.0.0.1/b", "names no user"),
+        ("mysql://a:secret@127.0.0.1", "names no database"),
+        ("mysql://a:secret@127.0.0.1/b?require_ssl=true", "asks for TLS"),
+    ] {
+        for brand in ["mariadb", "mysql"] {
+            let (code, said) =
+                refused(GOOD, &[("VERDICT_RESOURCES__SHOP", brand), ("VERDICT_DATABASES__SHOP__DSN", url)]);
+            assert!(said.contains("VERDICT_DATABASES__SHOP__DSN: databases.shop.dsn: "), "{said}");
+            assert!(said.contains(expected) && !said.contains("secret"), "expected {expected:?}, was told {said:?}");
+            assert_eq!(code, Some(2));
+        }
     }
 }
 

@@ -91,6 +91,13 @@ impl MariaDb {
         format!("mysql://{user}@127.0.0.1:{}/{database}?prefer_socket=false", self.port)
     }
 
+    /// A file with the URL of `bank` in it, for a configuration.
+    pub(crate) fn url_file(&self) -> PathBuf {
+        let file = self.directory.path().join("url");
+        fs::write(&file, self.url("root", "bank")).unwrap();
+        file
+    }
+
     fn options(&self, user: &str, database: &str) -> Opts {
         Opts::from_url(&self.url(user, database)).unwrap()
     }

@@ -48,7 +48,6 @@ use std::{sync::Arc, time::Duration};
 /// The driver, in the version whose types are used here.
 pub use mysql_async;
 
-use bytes::Bytes;
 use mysql_async::{Conn, Error, Pool};
 use thiserror::Error;
 use verdict_protocol::{ClusterId, Outcome, ResourceName};
@@ -58,7 +57,7 @@ pub use self::{
     session::{Session, Working},
 };
 use self::{evidence::Table, name::MAX_RESOURCE, session::Purpose, settings::Settings};
-use super::xa::{Agent, BranchName, Finding, Grade, XaDatabase, judge, judge_fate};
+use super::xa::{Agent, BranchName, ClusterError, Finding, Grade, XaDatabase, cluster_of, judge, judge_fate};
 use crate::{
     CallError, Transaction, Verdict,
     participant::{NotAnswered, Settled},
@@ -80,19 +79,11 @@ pub struct Mysql {
 pub enum MysqlError {
     #[error("{resource}: its name has more than {MAX_RESOURCE} bytes, which are all that an XA name has room for")]
     NameTooLong { resource: ResourceName },
-    #[error("{resource}: the cluster can't be asked for its name")]
+    #[error("{resource}: can't be used with this cluster")]
     Cluster {
         resource: ResourceName,
         #[source]
-        source: CallError,
-    },
-    #[error("{resource}: the cluster is not founded yet: ask again once it has a leader")]
-    NotFounded { resource: ResourceName },
-    #[error("{resource}: the cluster doesn't take branches of it, so nothing is prepared there")]
-    NotConfigured {
-        resource: ResourceName,
-        #[source]
-        source: CallError,
+        source: ClusterError,
     },
     #[error("{resource}: no connection to the server")]
     Connect {
@@ -139,11 +130,8 @@ impl Mysql {
         if resource.as_str().len() > MAX_RESOURCE {
             return Err(MysqlError::NameTooLong { resource });
         }
-        let status = verdict.cluster_status().await;
-        let status = status.map_err(|source| MysqlError::Cluster { resource: resource.clone(), source })?;
-        let Some(cluster) = status.cluster else { return Err(MysqlError::NotFounded { resource }) };
-        is_known(&resource, verdict).await?;
-
+        let cluster = cluster_of(verdict, &resource).await;
+        let cluster = cluster.map_err(|source| MysqlError::Cluster { resource: resource.clone(), source })?;
         let database = Database::new(resource.clone(), pool);
         let connection = database.connect().await;
         let mut connection = connection.map_err(|source| MysqlError::Connect { resource: resource.clone(), source })?;
@@ -211,15 +199,4 @@ impl Mysql {
             None => judge_fate(name, outcome, self.database.fate(name, &[]).await?),
         }
     }
-}
-
-/// What no agent looks after would stay prepared for ever. The cluster judges the name when a branch registers: one does,
-/// and is rolled back.
-async fn is_known(resource: &ResourceName, verdict: &Verdict) -> Result<(), MysqlError> {
-    let mut trial = verdict.transaction();
-    let registered = trial.enlist(resource.clone(), Bytes::new()).await;
-    registered.map_err(|source| MysqlError::NotConfigured { resource: resource.clone(), source })?;
-    // If that is not heard, its timeout does the same.
-    drop(trial.rollback("a program has looked whether the resource is known").await);
-    Ok(())
 }

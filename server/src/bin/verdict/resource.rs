@@ -1,16 +1,13 @@
 //! `verdict resource`: looks whether the databases that a configuration names can keep a promise.
 
-use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
+use std::{collections::BTreeMap, path::PathBuf, process::ExitCode, sync::Arc};
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use thiserror::Error;
 use verdict_client::{
     participant::{NotAnswered, with_causes},
-    resource::{
-        postgres::Database,
-        xa::{Finding, Grade, XaDatabase as _},
-    },
+    resource::xa::{Finding, Grade, XaDatabase},
 };
 use verdict_protocol::ResourceName;
 
@@ -91,9 +88,9 @@ impl Resource {
 }
 
 fn chosen(
-    databases: BTreeMap<ResourceName, Database>,
+    databases: BTreeMap<ResourceName, Arc<dyn XaDatabase>>,
     name: Option<String>,
-) -> Result<BTreeMap<ResourceName, Database>, ResourceError> {
+) -> Result<BTreeMap<ResourceName, Arc<dyn XaDatabase>>, ResourceError> {
     let Some(name) = name else { return Ok(databases) };
     let known = databases.keys().map(ResourceName::as_str).collect::<Vec<_>>().join(", ");
     let known = if known.is_empty() { "none".to_owned() } else { known };

@@ -1,6 +1,6 @@
 //! `verdict serve`: one node.
 
-use std::{path::PathBuf, pin::pin, process::ExitCode, sync::Arc, time::Duration};
+use std::{path::PathBuf, pin::pin, process::ExitCode, time::Duration};
 
 use clap::Args;
 use thiserror::Error;
@@ -90,7 +90,7 @@ impl Serve {
         let (incoming, address) = listener::listen(&listen).await?;
         let number = options.node;
         let mut seams = Seams::production(&data).map_err(|source| ServeError::Data { data: data.clone(), source })?;
-        seams.databases = databases.into_iter().map(|(name, database)| (name, Arc::new(database) as _)).collect();
+        seams.databases = databases;
         let node = Node::start(options, seams).await.map_err(ServeError::Start)?;
 
         let (health, health_service) = tonic_health::server::health_reporter();

@@ -48,7 +48,7 @@ pub(crate) fn endpoint(text: &str) -> Result<Address, String> {
     let wrong = || {
         format!(
             "{text:?} is no endpoint: write http://host:port, such as http://127.0.0.1:7501, stream if the participant opens a \
-             stream itself, or postgres if it is such a database"
+             stream itself, or postgres or mariadb if it is such a database"
         )
     };
     if text.starts_with("https://") {

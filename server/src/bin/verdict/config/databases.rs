@@ -3,9 +3,9 @@
 //! A connection string may hold a password. It stands in a file of its own, or comes from the environment, and is shown in
 //! no error and no log.
 
-use std::{fmt, fs, path::Path, time::Duration};
+use std::{fmt, fs, path::Path, sync::Arc, time::Duration};
 
-use verdict_client::resource::postgres::{Database, DsnError, hosts};
+use verdict_client::resource::{mysql, postgres, xa::XaDatabase};
 use verdict_protocol::ResourceName;
 use verdict_server::DatabaseOptions;
 
@@ -15,7 +15,12 @@ use super::{
 };
 
 /// What stands in the place of an endpoint where the resource is such a database.
-pub(super) const POSTGRES: &str = "postgres";
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Brand {
+    Postgres,
+    /// MariaDB and MySQL.
+    Mysql,
+}
 
 const TABLE: &str = "databases";
 
@@ -23,6 +28,7 @@ const TABLE: &str = "databases";
 #[derive(Debug)]
 pub(super) struct RawDatabase {
     name: String,
+    brand: Brand,
     dsn: Option<Dsn>,
     dsn_file: Option<String>,
     connections: u64,
@@ -38,19 +44,51 @@ impl fmt::Debug for Dsn {
     }
 }
 
+impl Brand {
+    /// None for what is no database.
+    pub(super) fn of(reach: &str) -> Option<Self> {
+        match reach {
+            "postgres" => Some(Self::Postgres),
+            "mariadb" | "mysql" => Some(Self::Mysql),
+            _ => None,
+        }
+    }
+
+    /// The hosts that a connection string leads to.
+    fn hosts(self, dsn: &str) -> Result<Vec<String>, String> {
+        match self {
+            Self::Postgres => postgres::hosts(dsn).map_err(|error| error.to_string()),
+            Self::Mysql => mysql::hosts(dsn).map_err(|error| error.to_string()),
+        }
+    }
+
+    /// At most so many connections. None is made yet.
+    fn database(self, name: ResourceName, dsn: &str, connections: usize) -> Result<Arc<dyn XaDatabase>, String> {
+        Ok(match self {
+            Self::Postgres => {
+                Arc::new(postgres::Database::at(name, dsn, connections).map_err(|error| error.to_string())?)
+            }
+            Self::Mysql => Arc::new(mysql::Database::at(name, dsn, connections).map_err(|error| error.to_string())?),
+        })
+    }
+}
+
 impl RawDatabase {
     /// Takes the keys of every database that `resources`, or a table of its own, names.
     pub(super) fn take_all(values: &mut Values, resources: &[(String, String)]) -> Result<Vec<Self>, ConfigError> {
-        let declared = resources.iter().filter(|(_, reach)| reach == POSTGRES).map(|(name, _)| name.clone());
-        let declared: Vec<String> = declared.collect();
-        if let Some(name) = values.names(TABLE).into_iter().find(|name| !declared.contains(name)) {
-            let problem = format!("is no resource that is a database: write {name} = \"{POSTGRES}\" in [resources]");
+        let declared = resources.iter().filter_map(|(name, reach)| Some((name.clone(), Brand::of(reach)?)));
+        let declared: Vec<(String, Brand)> = declared.collect();
+        let is_declared = |name: &String| declared.iter().any(|(declared, _)| declared == name);
+        if let Some(name) = values.names(TABLE).into_iter().find(|name| !is_declared(name)) {
+            let problem = format!(
+                "is no resource that is a database: write {name} = \"postgres\", or \"mariadb\", in [resources]"
+            );
             return Err(values.wrong(&format!("{TABLE}.{name}"), problem));
         }
-        declared.into_iter().map(|name| Self::take(values, name)).collect()
+        declared.into_iter().map(|(name, brand)| Self::take(values, name, brand)).collect()
     }
 
-    fn take(values: &mut Values, name: String) -> Result<Self, ConfigError> {
+    fn take(values: &mut Values, name: String, brand: Brand) -> Result<Self, ConfigError> {
         let key = |key: &str| format!("{TABLE}.{name}.{key}");
         let mut options = DatabaseOptions { identity: values.text(&key("identity"))?, ..DatabaseOptions::default() };
         for (key, time) in
@@ -74,6 +112,7 @@ impl RawDatabase {
             dsn_file: values.text(&key("dsn_file"))?,
             connections: values.number(&key("connections"))?.unwrap_or(CONNECTIONS),
             options,
+            brand,
             name,
         })
     }
@@ -84,7 +123,7 @@ impl RawDatabase {
         values: &Values,
         door: &Door<'_>,
         folder: &Path,
-    ) -> Result<(ResourceName, DatabaseOptions, Database), ConfigError> {
+    ) -> Result<(ResourceName, DatabaseOptions, Arc<dyn XaDatabase>), ConfigError> {
         let key = |key: &str| format!("{TABLE}.{}.{key}", self.name);
         let resource = ResourceName::try_from(self.name.as_str());
         let resource =
@@ -111,11 +150,11 @@ impl RawDatabase {
             let problem = format!("must be from 1 to {MOST_CONNECTIONS}, but it is {}", self.connections);
             values.wrong(&key("connections"), problem)
         })?;
-        let wrong = |error: DsnError| values.wrong(&source, error.to_string());
-        for host in hosts(&dsn).map_err(wrong)? {
+        let wrong = |problem: String| values.wrong(&source, problem);
+        for host in self.brand.hosts(&dsn).map_err(wrong)? {
             door.check_host(&source, &host)?;
         }
-        let database = Database::at(resource.clone(), &dsn, connections).map_err(wrong)?;
+        let database = self.brand.database(resource.clone(), &dsn, connections).map_err(wrong)?;
         Ok((resource, self.options, database))
     }
 }

@@ -8,10 +8,11 @@ mod values;
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
-use verdict_client::resource::postgres::Database;
+use verdict_client::resource::xa::XaDatabase;
 use verdict_protocol::ResourceName;
 use verdict_raft_log::NodeId;
 use verdict_server::{Options, Reach};
@@ -19,7 +20,7 @@ use verdict_server::{Options, Reach};
 pub(crate) use self::values::ConfigError;
 use self::{
     address::{Address, endpoint, is_loopback},
-    databases::{POSTGRES, RawDatabase},
+    databases::{Brand, RawDatabase},
     values::Values,
 };
 
@@ -38,7 +39,7 @@ pub(crate) struct Config {
     /// `host:port`.
     pub(crate) listen: String,
     /// Those that the resources name.
-    pub(crate) databases: BTreeMap<ResourceName, Database>,
+    pub(crate) databases: BTreeMap<ResourceName, Arc<dyn XaDatabase>>,
 }
 
 impl Config {
@@ -160,7 +161,7 @@ impl Raw {
             resources.insert(name.clone(), Reach::Database(options));
             databases.insert(name, database);
         }
-        for (name, text) in self.resources.iter().filter(|(_, text)| text != POSTGRES) {
+        for (name, text) in self.resources.iter().filter(|(_, text)| Brand::of(text).is_none()) {
             let key = format!("resources.{name}");
             let resource =
                 ResourceName::try_from(name.as_str()).map_err(|error| values.wrong(&key, error.to_string()))?;
