@@ -30,8 +30,7 @@ pub(super) const TIMELINE: &str = "('x' || substr(pg_walfile_name(pg_current_wal
 #[derive(Clone)]
 pub struct Database {
     resource: ResourceName,
-    pub(super) pool: Pool,
-    within: Duration,
+    pool: Pool,
 }
 
 /// How long one question may take, with the connection that it may need first.
@@ -56,7 +55,7 @@ impl Database {
     /// The database that the pool leads to. No connection is made yet.
     #[must_use]
     pub fn new(resource: ResourceName, pool: Pool) -> Self {
-        Self { resource, pool, within: WITHIN }
+        Self { resource, pool }
     }
 
     /// The database of a connection string, with a [`pool`] of its own.
@@ -74,7 +73,7 @@ impl Database {
         ask: impl AsyncFnOnce(&Lease) -> Result<T, tokio_postgres::Error>,
     ) -> Result<T, NotAnswered> {
         let resource = &self.resource;
-        let asked = timeout(self.within, async {
+        let asked = timeout(WITHIN, async {
             let lease = Lease::take(&self.pool).await.map_err(|error| NotAnswered::Unavailable {
                 what: format!("{resource}: no connection to PostgreSQL"),
                 source: Some(Box::new(error)),
@@ -83,7 +82,7 @@ impl Database {
             lease.came_to(result).map_err(|error| failed(format!("{resource}: {}", what()), error))
         });
         asked.await.unwrap_or_else(|_| {
-            Err(NotAnswered::unavailable(format!("{resource}: {}: no answer within {:?}", what(), self.within)))
+            Err(NotAnswered::unavailable(format!("{resource}: {}: no answer within {WITHIN:?}", what())))
         })
     }
 }

@@ -16,10 +16,7 @@ use std::{
 use bytes::Bytes;
 use verdict_protocol::{BranchId, ClusterId, Conclusion, Outcome, Reason};
 
-use super::{
-    BranchName, Fate, Finished, Identity, XaDatabase,
-    judge::{judge, judge_fate},
-};
+use super::{BranchName, Fate, Finished, Identity, XaDatabase, judge, judge_fate};
 use crate::participant::{
     Fence, NotAnswered, OnePhase, Prepare, Purpose, ResourceManager, Settle, Settled, Stamp, Voted,
 };
