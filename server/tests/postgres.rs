@@ -21,7 +21,10 @@ use tokio::{sync::Mutex, time::Instant};
 use verdict_client::{
     BranchId, LocalBranch, Options, Outcome, State, Verdict,
     participant::{NotAnswered, Settled, Voted, with_causes},
-    resource::postgres::{Postgres, PostgresError, pool},
+    resource::{
+        postgres::{Postgres, PostgresError, pool},
+        xa::ClusterError,
+    },
 };
 
 const PREPARES: &[&str] = &["max_prepared_transactions=20"];
@@ -288,7 +291,7 @@ async fn s40_what_the_cluster_does_not_look_after_is_refused_before_anything_is_
     let verdict = cluster.client();
     let stranger =
         Postgres::open(&verdict, name("shop"), pool(&server.dsn(APP, "bank"), 1).unwrap()).await.unwrap_err();
-    assert!(matches!(stranger, PostgresError::NotConfigured { .. }), "{stranger}");
+    assert!(matches!(stranger, PostgresError::Cluster { source: ClusterError::NotConfigured(_), .. }), "{stranger}");
     assert!(with_causes(&stranger).contains("shop"), "{}", with_causes(&stranger));
 
     // No room for the second: the whole transaction aborts, with a reason that names the setting.

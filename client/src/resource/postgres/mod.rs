@@ -39,15 +39,13 @@ mod gid;
 mod lease;
 mod session;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 /// The drivers, in the versions whose types are used here.
 pub use {deadpool_postgres, tokio_postgres};
 
-use bytes::Bytes;
 use deadpool_postgres::{Pool, PoolError};
 use thiserror::Error;
-use tokio::time::{Instant, sleep};
 use verdict_protocol::{ClusterId, ResourceName};
 
 use self::{check::check, lease::Lease};
@@ -55,7 +53,7 @@ pub use self::{
     database::{Database, DsnError, hosts, pool},
     session::Session,
 };
-use super::xa::{Agent, Finding, Grade};
+use super::xa::{Agent, ClusterError, Finding, Grade, cluster_of};
 use crate::{CallError, Transaction, Verdict};
 
 /// A database that applications work on in transactions of Verdict's. Clones share the pool.
@@ -69,19 +67,11 @@ pub struct Postgres {
 /// Why a database can't be used now.
 #[derive(Debug, Error)]
 pub enum PostgresError {
-    #[error("{resource}: the cluster can't be asked for its name")]
+    #[error("{resource}: can't be used with this cluster")]
     Cluster {
         resource: ResourceName,
         #[source]
-        source: CallError,
-    },
-    #[error("{resource}: the cluster is not founded yet: ask again once it has a leader")]
-    NotFounded { resource: ResourceName },
-    #[error("{resource}: the cluster doesn't take branches of it, so nothing is prepared there")]
-    NotConfigured {
-        resource: ResourceName,
-        #[source]
-        source: CallError,
+        source: ClusterError,
     },
     #[error("{resource}: no connection to PostgreSQL")]
     Connect {
@@ -114,9 +104,9 @@ impl Postgres {
     /// # Errors
     /// [`PostgresError`], which says what to do.
     pub async fn open(verdict: &Verdict, resource: ResourceName, pool: Pool) -> Result<Self, PostgresError> {
-        let cluster = name_of_cluster(verdict, &resource).await?;
+        let cluster = cluster_of(verdict, &resource).await;
+        let cluster = cluster.map_err(|source| PostgresError::Cluster { resource: resource.clone(), source })?;
         let postgres = Self { resource, cluster, pool };
-        postgres.is_known_to(verdict).await?;
         let client = postgres.connect().await?;
         let found = client.came_to(check(&client).await).map_err(|source| postgres.refused(source))?;
         for Finding { setting, value, grade, advice } in found {
@@ -150,17 +140,6 @@ impl Postgres {
         Agent::new(Arc::new(Database::new(self.resource.clone(), self.pool.clone())), Some(self.cluster))
     }
 
-    /// What no agent looks after would stay prepared for ever. The cluster judges the name when a branch registers: one
-    /// does, and is rolled back.
-    async fn is_known_to(&self, verdict: &Verdict) -> Result<(), PostgresError> {
-        let mut trial = verdict.transaction();
-        let registered = trial.enlist(self.resource.clone(), Bytes::new()).await;
-        registered.map_err(|source| PostgresError::NotConfigured { resource: self.resource.clone(), source })?;
-        // If that is not heard, its timeout does the same.
-        drop(trial.rollback("a program has looked whether the resource is known").await);
-        Ok(())
-    }
-
     async fn connect(&self) -> Result<Lease, PostgresError> {
         let taken = Lease::take(&self.pool).await;
         taken.map_err(|source| PostgresError::Connect { resource: self.resource.clone(), source })
@@ -168,24 +147,5 @@ impl Postgres {
 
     fn refused(&self, source: tokio_postgres::Error) -> PostgresError {
         PostgresError::Database { resource: self.resource.clone(), source }
-    }
-}
-
-/// The pause before the cluster is asked again for its name.
-const ASK_AGAIN: Duration = Duration::from_millis(50);
-
-/// A node that has just been started does not know it yet: asked until the deadline.
-async fn name_of_cluster(verdict: &Verdict, resource: &ResourceName) -> Result<ClusterId, PostgresError> {
-    let by = Instant::now() + verdict.deadline();
-    loop {
-        let status = verdict.cluster_status().await;
-        let status = status.map_err(|source| PostgresError::Cluster { resource: resource.clone(), source })?;
-        match status.cluster {
-            Some(cluster) => return Ok(cluster),
-            None if Instant::now() + ASK_AGAIN >= by => {
-                return Err(PostgresError::NotFounded { resource: resource.clone() });
-            }
-            None => sleep(ASK_AGAIN).await,
-        }
     }
 }

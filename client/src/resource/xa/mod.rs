@@ -10,7 +10,7 @@
 
 mod agent;
 mod judge;
-#[cfg(feature = "mysql")]
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 mod known;
 
 use std::fmt;
@@ -18,10 +18,12 @@ use std::fmt;
 use bytes::Bytes;
 use verdict_protocol::{BranchId, ClusterId, Outcome};
 
+pub use self::agent::Agent;
 pub(in crate::resource) use self::judge::{judge, judge_fate};
-#[cfg(feature = "mysql")]
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub use self::known::ClusterError;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(in crate::resource) use self::known::cluster_of;
-pub use self::{agent::Agent, known::ClusterError};
 use crate::participant::NotAnswered;
 
 /// What a branch is called at a database. The cluster's id is random, so that nobody else's are taken for its own.
