@@ -24,8 +24,8 @@ use verdict_protocol::{BranchId, Outcome, ResourceName, Settlement, Xid};
 use super::{InquiryOptions, NotAnswered, ResourceManager, Settle, Settled, with_causes};
 use crate::{CallError, Order};
 
-/// A branch that the cluster refuses to answer about, or that can't take its outcome, is asked about again after this
-/// many sweeps.
+/// A branch that the cluster refuses to answer about is asked about again after this many sweeps. One that can't take its
+/// outcome has its next turn at the next sweep, and after each more that fails twice as late, up to as much.
 const REFUSED_SWEEPS: u32 = 8;
 
 /// Who is asked, and how what it says is carried out.
@@ -104,12 +104,15 @@ pub struct Sweep {
 struct Doubt {
     seen: Instant,
     ask_at: Instant,
+    /// How often in a row it could not take its outcome.
+    failed: u32,
 }
 
 /// What came of asking about one branch.
 enum Asked {
     Settled,
     AgainAfter(Duration),
+    NotSettled,
     Unreachable,
 }
 
@@ -158,7 +161,7 @@ impl Sweep {
         self.doubts.retain(|branch, _| held.contains(branch));
         let now = Instant::now();
         for branch in held {
-            let doubt = || Doubt { seen: now, ask_at: now + self.options.inquire_after };
+            let doubt = || Doubt { seen: now, ask_at: now + self.options.inquire_after, failed: 0 };
             self.doubts.entry(branch).or_insert_with(doubt);
         }
     }
@@ -186,6 +189,13 @@ impl Sweep {
                 Asked::AgainAfter(pause) => {
                     if let Some(doubt) = self.doubts.get_mut(&branch) {
                         doubt.ask_at = Instant::now() + inquirer.jitter(pause);
+                    }
+                }
+                Asked::NotSettled => {
+                    if let Some(doubt) = self.doubts.get_mut(&branch) {
+                        let sweeps = (1 << doubt.failed.min(3)).min(REFUSED_SWEEPS);
+                        doubt.failed += 1;
+                        doubt.ask_at = Instant::now() + inquirer.jitter(self.options.sweep_every * sweeps);
                     }
                 }
                 Asked::Unreachable => {}
@@ -230,7 +240,7 @@ impl Sweep {
             }
             Err(error) => {
                 tracing::warn!(%resource, %branch, %outcome, error, "told the outcome, can't take it yet");
-                later
+                Asked::NotSettled
             }
         }
     }
