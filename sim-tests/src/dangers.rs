@@ -181,6 +181,8 @@ impl Count<'_> {
                 self.add("! a session was taken over", times);
             }
             What::Drove { .. } => self.add("! a client settled what it had prepared", 1),
+            What::LeftBehind { .. } => self.add("! an agent ended what was left prepared in its database", 1),
+            What::InSession { .. } => self.add("! a branch could be ended by its session alone", 1),
             What::Forged { .. } => self.add("! somebody voted for a branch that is not his", 1),
             What::Answered { ask: Ask::Resolve(Outcome::Aborted), answer: Answer::Decided { reason, .. }, .. }
                 if reason.starts_with("OPERATOR") =>
@@ -235,13 +237,19 @@ impl Count<'_> {
                 *times += 1;
                 let twice = u64::from(*times == 2);
                 self.add("! an outcome came twice", twice);
-                let early = *outcome == Outcome::Aborted && !self.now.prepares.contains_key(branch);
+                let early = *outcome == Outcome::Aborted
+                    && !self.now.prepares.contains_key(branch)
+                    && !self.evidence.plan.is_database(*who);
                 self.add("! a rollback came before its prepare", u64::from(early));
                 let elsewhere = self.sentence(branch.xid).is_some_and(|(_, logged, _)| logged < *term);
                 self.add("! an outcome was told by another node than the one that logged it", u64::from(elsewhere));
             }
             What::Effect { branch, effect: Effect::Reserved } => {
                 self.now.promised.insert(*branch, (*at, *who));
+                let given_up =
+                    self.sentence(branch.xid).is_some_and(|(_, _, decided)| decided.is_some_and(|it| it < *at));
+                let late = given_up && self.evidence.plan.is_database(*who);
+                self.add("! a database prepared what was decided before", u64::from(late));
             }
             What::Effect { branch, effect: Effect::Confirmed | Effect::Cancelled } => {
                 if let Some((since, _)) = self.now.promised.remove(branch) {

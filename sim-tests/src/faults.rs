@@ -13,6 +13,7 @@ use crate::{
     chance::{pick, stream},
     history::What,
     plan::{FAR_MS, Fault, Place},
+    vault::Vault,
     world::{World, lock},
 };
 
@@ -75,6 +76,7 @@ pub fn mend_all(world: &World) {
     for pace in world.shared.paces.values() {
         pace.set(world.shared.plan.sync);
     }
+    world.shared.vaults.values().for_each(Vault::calms_down);
     let places: Vec<Place> = world.places().collect();
     for place in &places {
         for other in &places {

@@ -110,6 +110,14 @@ pub enum What {
     Drove {
         branch: BranchId,
     },
+    /// An agent ended what an application had left prepared in its database.
+    LeftBehind {
+        branch: BranchId,
+    },
+    /// A branch could not be ended: the session that prepared it is connected.
+    InSession {
+        branch: BranchId,
+    },
     /// Somebody voted for a branch that is not his: what came of it.
     Forged {
         branch: BranchId,
@@ -320,6 +328,8 @@ impl fmt::Display for What {
                 write!(f, "is {asked} for {branch}: {said}")
             }
             Self::Drove { branch } => write!(f, "settles {branch} itself"),
+            Self::LeftBehind { branch } => write!(f, "ends {branch}, which was left behind"),
+            Self::InSession { branch } => write!(f, "can't end {branch}: its session is connected"),
             Self::Forged { branch, taken } => write!(f, "votes for {branch}, which is not his; taken: {taken}"),
             Self::KeyGranted { key, xid } => write!(f, "works under key {key:?} as {xid}"),
             Self::SessionOpened { name, epoch } => write!(f, "has opened {name:?} in epoch {epoch}"),

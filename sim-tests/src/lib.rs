@@ -35,6 +35,7 @@ pub mod run;
 pub mod shrink;
 pub mod spread;
 pub mod swarm;
+pub mod vault;
 pub mod watching;
 pub mod workload;
 pub mod world;

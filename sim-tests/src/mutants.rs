@@ -51,10 +51,9 @@ const TIES: &str = "no effect: a term can have several leaders, in the order of 
 const SAGAS: &str = "waits for sagas";
 const OUTBOX: &str = "waits for the outbox";
 const RESTORE: &str = "waits for backup and restore";
-const DATABASES: &str = "waits for databases in the simulation: real ones are tested without it";
 
 /// The list.
-pub const ALL: [Mutant; 63] = [
+pub const ALL: [Mutant; 64] = [
     wrapper(1, Flaw::BallotNotSynced, "the sync of a Raft ballot is skipped"),
     wrapper(2, Flaw::LogNotSynced, "the sync of an append is skipped"),
     wrapper(3, Flaw::FlushEarly, "a flush is reported early: each sync is done when the next one is asked for"),
@@ -107,8 +106,8 @@ pub const ALL: [Mutant; 63] = [
     patch(50, "Abort is accepted after the decision was delegated"),
     patch(51, "a delegate is asked before the log says that it decides"),
     patch(52, "a last resource is asked before all others voted"),
-    not(53, "the sweep does not ask the ledger", DATABASES),
-    not(54, "XAER_NOTA is taken for done", DATABASES),
+    patch(53, "the sweep does not ask the ledger"),
+    patch(54, "XAER_NOTA is taken for done"),
     not(55, "a restored cluster presumes", RESTORE),
     patch(56, "a node whose log lost acknowledged entries elects"),
     patch(57, "OpenSession answers while a predecessor's transaction is voting"),
@@ -118,6 +117,7 @@ pub const ALL: [Mutant; 63] = [
     patch(61, "what an operator says needs no force"),
     patch(70, "a deposed leader keeps its streams"),
     patch(71, "a reply on a stream is taken for its oldest question, whatever its number"),
+    patch(72, "the grace of a presumption is zero"),
 ];
 
 /// The one of this name.

@@ -30,6 +30,8 @@ pub struct Case {
     pub outcome: Option<Sentence>,
     /// It should be decided so many milliseconds after the entry at this index.
     pub due: Option<(u64, u64)>,
+    /// Nobody knew it, and a branch asked.
+    pub presumed: bool,
     /// Branches that refused after they had promised.
     pub broken: Vec<u32>,
 }
@@ -144,6 +146,7 @@ impl Oracle {
             Command::Resolve { .. } => {}
             Command::PresumeAbort { xid } => {
                 if !self.cases.contains_key(xid) && !self.is_expired(*xid) {
+                    self.case(*xid).presumed = true;
                     self.decide(*xid, Outcome::Aborted);
                 }
             }

@@ -24,6 +24,9 @@ pub struct Overrides {
     /// Participants, at most.
     #[arg(long, value_name = "N", value_parser = at_least_two)]
     pub banks: Option<usize>,
+    /// Databases with agents, at most.
+    #[arg(long, value_name = "N")]
+    pub databases: Option<usize>,
     /// Clients, at most.
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub clients: Option<usize>,
@@ -87,6 +90,7 @@ impl Overrides {
         plan.nodes = plan.nodes.min(self.nodes.unwrap_or(u64::MAX));
         plan.far = plan.far.min(plan.nodes);
         plan.banks = plan.banks.min(self.banks.unwrap_or(usize::MAX));
+        plan.databases = plan.databases.min(self.databases.unwrap_or(usize::MAX));
         plan.clients = plan.clients.min(self.clients.unwrap_or(usize::MAX));
         plan.lanes = plan.lanes.min(self.lanes.unwrap_or(usize::MAX));
         plan.transactions = plan.transactions.min(self.transactions.unwrap_or(u64::MAX));
@@ -116,7 +120,7 @@ impl Overrides {
 /// As the command line takes it, with a blank before each option.
 impl fmt::Display for Overrides {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { without, length_ms, nodes, banks, clients, lanes, transactions, .. } = self;
+        let Self { without, length_ms, nodes, banks, databases, clients, lanes, transactions, .. } = self;
         if !without.is_empty() {
             let names: Vec<String> = without.iter().map(Fault::to_string).collect();
             write!(f, " --without {}", names.join(","))?;
@@ -125,6 +129,7 @@ impl fmt::Display for Overrides {
             ("length-ms", *length_ms),
             ("nodes", *nodes),
             ("banks", banks.map(|banks| banks as u64)),
+            ("databases", databases.map(|databases| databases as u64)),
             ("clients", clients.map(|clients| clients as u64)),
             ("lanes", lanes.map(|lanes| lanes as u64)),
             ("transactions", *transactions),

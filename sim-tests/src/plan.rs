@@ -166,7 +166,9 @@ pub struct Plan {
     pub nodes: u64,
     /// Participants.
     pub banks: usize,
-    /// Those of them that have no door and open a stream to the cluster.
+    /// Databases that prepare by themselves, each with an agent: the participants behind these.
+    pub databases: usize,
+    /// Participants that have no door and open a stream to the cluster.
     pub streams: BTreeSet<usize>,
     /// Each with the mean time between two.
     pub faults: BTreeMap<Fault, Duration>,
@@ -233,6 +235,7 @@ impl Plan {
             flaw,
             nodes,
             banks,
+            databases: *pick(&mut stream(seed, "databases"), &[0, 0, 1, 2]),
             streams: streams(seed, banks),
             faults,
             length: Duration::from_millis(random.random_range(4_000..longest)),
@@ -267,6 +270,12 @@ impl Plan {
         let Mood { refuses, stalls, dies_voting, dies_in_doubt } = self.mood;
         let even = [self.weather.loss, self.weather.late, refuses, stalls, dies_voting, dies_in_doubt];
         self.faults.is_empty() && self.flaw.is_none() && even.iter().all(|probability| *probability == 0.0)
+    }
+
+    /// Whether a database is there, which prepares by itself and keeps no tombstones.
+    #[must_use]
+    pub fn is_database(&self, place: Place) -> bool {
+        matches!(place, Place::Bank(bank) if bank >= self.banks)
     }
 
     /// Whether outcomes are forgotten within the run.

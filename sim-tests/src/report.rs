@@ -134,7 +134,7 @@ const LEAST: u64 = 10;
 const LEAST_IN: u64 = 400;
 
 /// Situations that a batch must have been in.
-pub const DANGERS: [&str; 30] = [
+pub const DANGERS: [&str; 33] = [
     "! a leader died while branches were in doubt",
     "! the leader died between the last vote and its append",
     "! a participant died between vote and outcome",
@@ -162,6 +162,9 @@ pub const DANGERS: [&str; 30] = [
     "! a client settled what it had prepared",
     "! somebody voted for a branch that is not his",
     "! a stream was attached again while a branch of it was in doubt",
+    "! an agent ended what was left prepared in its database",
+    "! a branch could be ended by its session alone",
+    "! a database prepared what was decided before",
     "! an operator aborted a transaction",
     "! an operator was refused",
     "calm seeds",

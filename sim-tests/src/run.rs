@@ -27,6 +27,7 @@ use crate::{
     oracle::Oracle,
     plan::{Place, Plan},
     report::{Report, Violation},
+    vault::Vault,
     workload::look_up,
     world::{Shared, World},
 };
@@ -196,7 +197,8 @@ fn judge(plan: Plan, history: &History, ended: &Ended) -> Report {
         wrong.push(error);
         Oracle::default()
     });
-    let books: Vec<Books> = shared.memories.iter().map(|memory| memory.ledger().books()).collect();
+    let memories = shared.memories.iter().map(|memory| memory.ledger().books());
+    let books: Vec<Books> = memories.chain(shared.vaults.values().map(Vault::books)).collect();
     let sections = logs::sections(&shared.disks);
     let evidence = Evidence {
         plan,
@@ -215,6 +217,7 @@ fn judge(plan: Plan, history: &History, ended: &Ended) -> Report {
         terms: log.iter().map(|(index, logged)| (*index, logged.term)).collect(),
         durability: shared.journal.durability(),
         watched: shared.notebook.pages(),
+        touched: shared.vaults.values().flat_map(Vault::touched).collect(),
     };
     let violations = invariants::check(&evidence);
     let (counters, in_doubt) = dangers::count(&evidence);

@@ -174,6 +174,7 @@ impl Search<'_> {
         if self.best.size.nodes > 3 {
             self.attempt(Overrides { nodes: Some(3), ..self.best.overrides.clone() });
         }
+        self.attempt(Overrides { databases: Some(0), ..self.best.overrides.clone() });
         while self.best.size.banks > 2 {
             let banks = Some(self.best.size.banks - 1);
             if !self.attempt(Overrides { banks, ..self.best.overrides.clone() }) {

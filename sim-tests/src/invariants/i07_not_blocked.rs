@@ -6,7 +6,8 @@
 //! deadline; of a branch that was decided before its deadline, from the decision. A participant must be reachable from
 //! every node of that majority all the while. As X is more than T, whatever lasts longer than X has been connected
 //! for T. A branch of whose transaction the log knows nothing has the grace of a presumption as its deadline, counted as
-//! participants count it: from its promise or the start of the process that holds it, whichever is later.
+//! participants count it: from its promise or the start of the process that holds it, whichever is later. Of a branch that
+//! a database holds, the leader's agent counts from when it first saw it: from the last change of the leader at most.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -78,6 +79,8 @@ pub fn in_doubt(evidence: &Evidence) -> Vec<Lasted> {
     let majorities = majorities(evidence.plan.nodes);
     let mut reached: BTreeMap<Place, Vec<Span>> = BTreeMap::new();
     let due = deadlines(evidence);
+    let led = evidence.events.iter().filter(|event| matches!(event.what, What::Leads { .. })).map(|event| event.at);
+    let led: Vec<Duration> = led.collect();
     let mut starts: BTreeMap<Place, Vec<Duration>> = BTreeMap::new();
     for event in evidence.events.iter().filter(|event| event.what == What::Started) {
         starts.entry(event.who).or_default().push(event.at);
@@ -99,7 +102,8 @@ pub fn in_doubt(evidence: &Evidence) -> Vec<Lasted> {
         } else {
             // Undecided, it waits for its grace; decided, for nothing.
             let undecided = settled.min(decided.unwrap_or(settled));
-            let lives = starts.get(&place).into_iter().flatten().copied();
+            let led = led.iter().filter(|_| evidence.plan.is_database(place));
+            let lives = starts.get(&place).into_iter().flatten().chain(led).copied();
             let since = lives.filter(|start| *start > promised).chain([promised]).collect::<BTreeSet<_>>();
             let until = since.iter().copied().skip(1).chain([undecided]);
             let waits =

@@ -2,7 +2,9 @@
 
 mod backoff;
 mod contract;
+mod databases;
 mod ended;
+mod grace;
 mod i01_one_outcome;
 mod i02_never_changes;
 mod i03_every_vote;
@@ -74,11 +76,13 @@ pub struct Evidence {
     pub durability: Durability,
     /// What somebody who watched was told, in each life of his process.
     pub watched: Vec<Page>,
+    /// Others' branches that somebody ended.
+    pub touched: Vec<String>,
 }
 
 type Check = fn(&Evidence) -> Vec<String>;
 
-const ALL: [(&str, Check); 28] = [
+const ALL: [(&str, Check); 31] = [
     ("I1 one outcome", i01_one_outcome::check),
     ("I2 an outcome never changes", i02_never_changes::check),
     ("I3 committed only with every vote", i03_every_vote::check),
@@ -103,6 +107,9 @@ const ALL: [(&str, Check); 28] = [
     ("log time is the majority's", log_time::check),
     ("retries wait", backoff::check),
     ("a stranger is nobody's branch", contract::check),
+    ("what counts as settled at a database is so", databases::settled),
+    ("what is others' is never touched", databases::touched),
+    ("nothing is presumed before its grace", grace::check),
     ("an xid stands for one order", one_order::check),
     ("a branch votes for itself", own_voice::check),
     ("an honest disk never looks damaged", storage::check),

@@ -122,19 +122,23 @@ impl Lane {
         let xid = self.order(self.verdict.transaction()).xid();
         let mut transaction = self.verdict.resume(xid);
         for branch in self.shared.work.ordered(xid) {
-            let session = Arc::new(BankSession { lane: self.clone(), branch: branch.clone() });
-            let number = branch.number;
             if self.chance(0.3) {
                 self.enlist_one(&mut transaction, &branch).await;
             } else {
-                transaction.add_branch(branch).expect("the numbers differ");
+                transaction.add_branch(branch.clone()).expect("the numbers differ");
             }
-            transaction.drive(number, session).expect("it was just added");
+            self.drives(&mut transaction, &branch);
         }
         if self.chance(0.1) {
             return self.rollback(&transaction).await;
         }
         self.commit(&transaction).await;
+    }
+
+    /// Leaves a branch that was added to its library, in a session with its bank.
+    pub(super) fn drives(&self, transaction: &mut Transaction, branch: &Branch) {
+        let session = BankSession { lane: self.clone(), branch: branch.clone() };
+        transaction.drive(branch.number, Arc::new(session)).expect("it was just added");
     }
 
     /// Commits, for the first time that anybody hears of it, when its xid is about to be too old.

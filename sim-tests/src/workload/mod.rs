@@ -10,6 +10,7 @@ mod lists;
 mod operator;
 mod seats;
 mod transfers;
+mod vaults;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -269,6 +270,7 @@ impl Lane {
             here
         });
         match style.map_or(Style::Plain, |(style, _)| *style) {
+            Style::Plain if self.shared.plan.databases > 0 && self.chance(0.4) => self.drive_vaults().await,
             Style::Plain if self.shared.plan.forgets() && self.chance(0.3) => self.commit_late().await,
             Style::Plain => self.commit(&self.delegate(self.order(self.verdict.transaction()))).await,
             Style::Enlist => {
@@ -327,8 +329,12 @@ impl Lane {
     }
 
     /// Draws what is to be done.
-    fn order(&self, mut transaction: Transaction) -> Transaction {
-        let banks = self.shared.plan.banks;
+    fn order(&self, transaction: Transaction) -> Transaction {
+        self.order_at(transaction, self.shared.plan.banks)
+    }
+
+    /// The same, at so many participants.
+    fn order_at(&self, mut transaction: Transaction, banks: usize) -> Transaction {
         let (deeds, filler) = {
             let random = &mut *self.random();
             let deeds = match random.random_range(0..10) {

@@ -39,7 +39,7 @@ const MOST_A_SECOND: usize = 14;
 /// How much more often a message is lost than a stream breaks at a frame.
 const BREAKS: f64 = 0.1;
 /// How long a call to a bank that is lost hangs.
-const HANGS: Duration = Duration::from_secs(2);
+pub(super) const HANGS: Duration = Duration::from_secs(2);
 
 /// All links.
 pub struct Sky {
@@ -103,6 +103,13 @@ impl Sky {
     pub fn close(&self) {
         if let Some(ether) = lock(&self.ether).take() {
             Handle::current().kill(ether.id());
+        }
+    }
+
+    /// Does something on nobody's machine: it lives on when whoever sent it dies.
+    pub(crate) fn lives_on(&self, what: impl Future<Output = ()> + Send + 'static) {
+        if let Some(ether) = &*lock(&self.ether) {
+            drop(ether.spawn(what));
         }
     }
 
@@ -343,12 +350,10 @@ impl FaultyBank {
         }
         if let Some(after) = fate.again_after {
             let copy = send(Arc::clone(&self.inner), question.clone());
-            if let Some(ether) = &*lock(&sky.ether) {
-                drop(ether.spawn(async move {
-                    sleep(after).await;
-                    drop(copy.await);
-                }));
-            }
+            sky.lives_on(async move {
+                sleep(after).await;
+                drop(copy.await);
+            });
         }
         if fate.lost {
             sleep(HANGS).await;

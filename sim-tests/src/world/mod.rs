@@ -8,6 +8,7 @@
 //! ```
 
 mod clock;
+mod databases;
 mod disk;
 mod door;
 mod links;
@@ -55,6 +56,7 @@ use crate::{
     history::{History, What},
     logs::Journal,
     plan::{Place, Plan},
+    vault::Vault,
     watching::Notebook,
     workload::Work,
 };
@@ -71,6 +73,8 @@ pub struct Shared {
     pub journal: Journal,
     pub timeline: Timeline,
     pub memories: Vec<Memory<Bank>>,
+    /// Databases that prepare by themselves.
+    pub vaults: BTreeMap<usize, Vault>,
     pub work: Work,
     /// What somebody who watches has seen.
     pub notebook: Notebook,
@@ -219,12 +223,13 @@ impl Shared {
     /// How many branches are held prepared, in all banks.
     #[must_use]
     pub fn in_doubt(&self) -> usize {
+        let left: usize = self.vaults.values().map(Vault::held).sum();
         let branches: BTreeSet<_> = self.work.branches();
         let held = |(bank, branch)| {
             let memory: Option<&Memory<Bank>> = self.memories.get(bank);
             memory.is_some_and(|memory| memory.record(branch) == Some(Record::Prepared))
         };
-        branches.into_iter().filter(|at| held(*at)).count()
+        branches.into_iter().filter(|at| held(*at)).count() + left
     }
 }
 
@@ -237,6 +242,8 @@ impl World {
         let sky = Arc::new(Sky::new(plan.weather, stream(plan.seed, "sky"), history.clone(), ether));
         let memories =
             (0..plan.banks).map(|bank| Memory::new(Bank::open(Place::Bank(bank), history.clone()))).collect();
+        let databases = plan.banks..plan.banks + plan.databases;
+        let vaults = databases.map(|bank| (bank, Vault::open(&plan, bank, history.clone()))).collect();
         let shared = Arc::new(Shared {
             history,
             sky,
@@ -249,6 +256,7 @@ impl World {
             journal: Journal::default(),
             timeline: Timeline::default(),
             memories,
+            vaults,
             work: Work::new(plan.clients, plan.transactions),
             notebook: Notebook::default(),
             statuses: Mutex::default(),
@@ -265,13 +273,18 @@ impl World {
         }
         let nodes = (1..=shared.plan.nodes).map(Place::Node);
         let clients = (0..shared.plan.clients).map(Place::Client);
-        for place in nodes.chain((0..shared.plan.banks).map(Place::Bank)).chain(clients).chain([Place::Admin]) {
+        for place in nodes
+            .chain((0..shared.plan.banks + shared.plan.databases).map(Place::Bank))
+            .chain(clients)
+            .chain([Place::Admin])
+        {
             let own = Arc::clone(&shared);
             let machine = handle.create_node().name(place.to_string()).ip(address_of(place)).init(move || {
                 let shared = Arc::clone(&own);
                 async move {
                     match place {
                         Place::Node(node) => parts::node(shared, node).await,
+                        Place::Bank(bank) if shared.vaults.contains_key(&bank) => parts::database(shared, bank).await,
                         Place::Bank(bank) => parts::bank(shared, bank).await,
                         Place::Client(client) => parts::client(shared, client).await,
                         Place::Admin => parts::admin(shared).await,
@@ -330,7 +343,12 @@ impl World {
                 }
             }
             Place::Client(client) => work.died(client),
-            Place::Bank(_) | Place::Admin => {}
+            Place::Bank(bank) => {
+                if let Some(vault) = self.shared.vaults.get(&bank) {
+                    vault.crash();
+                }
+            }
+            Place::Admin => {}
         }
     }
 

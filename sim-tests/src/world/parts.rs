@@ -21,10 +21,10 @@ use verdict_proto::{
     },
 };
 use verdict_raft_log::{NodeId, files::Spawn};
-use verdict_server::{Databases, Node, Options, Reach, Seams, Services};
+use verdict_server::{DatabaseOptions, Node, Options, Reach, Seams, Services};
 
 use super::{
-    Shared, address_of, bank_name,
+    Shared, address_of, bank_name, databases,
     disk::WatchedDisk,
     door::{Door, Way},
     links::SimLinks,
@@ -49,7 +49,15 @@ fn options(shared: &Shared, node: u64) -> Options {
         .map(|node| (NodeId(node), format!("{}:{NODE_PORT}", address_of(Place::Node(node)))))
         .collect();
     let mut options = Options::new("simulated", NodeId(node), nodes);
+    let agent = DatabaseOptions {
+        sweep_every: Duration::from_millis(500),
+        settle_after: Duration::from_millis(1_500),
+        ..DatabaseOptions::default()
+    };
     let resource = |bank| {
+        if shared.vaults.contains_key(&bank) {
+            return (bank_name(bank), Reach::Database(agent.clone()));
+        }
         let reach = if shared.plan.streams.contains(&bank) {
             Reach::Stream
         } else {
@@ -57,7 +65,7 @@ fn options(shared: &Shared, node: u64) -> Options {
         };
         (bank_name(bank), reach)
     };
-    options.resources = (0..shared.plan.banks).map(resource).collect();
+    options.resources = (0..shared.plan.banks + shared.plan.databases).map(resource).collect();
     options.vote_timeout = Duration::from_millis(2_500);
     options.max_vote_timeout = Duration::from_millis(MAX_VOTE_MS);
     options.timeout = Duration::from_secs(5);
@@ -91,7 +99,7 @@ pub(super) async fn node(shared: Arc<Shared>, node: u64) {
         clock: shared.clock(place) as Arc<dyn Clock>,
         seed: shared.draw(),
         links: Arc::new(SimLinks { node, shared: Arc::clone(&shared), sky: Arc::clone(sky), flaw: plan.flaw }),
-        databases: Databases::new(),
+        databases: databases::reached_by(node, &shared),
     };
     let started = match Node::start(options(&shared, node), seams).await {
         Ok(started) => started,
@@ -186,6 +194,15 @@ pub(super) async fn bank(shared: Arc<Shared>, bank: usize) {
         .serve(SocketAddr::new(address_of(place), BANK_PORT))
         .await;
     served.expect("a simulated server ends with its machine");
+}
+
+/// A database's server. What it holds is held by the world, as a disk is.
+pub(super) async fn database(shared: Arc<Shared>, bank: usize) {
+    let place = Place::Bank(bank);
+    shared.vaults[&bank].starts();
+    shared.history.record(place, What::Started);
+    shared.timeline.serves(place, true);
+    std::future::pending().await
 }
 
 /// A client's process.

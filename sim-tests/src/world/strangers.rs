@@ -5,7 +5,7 @@ use verdict_client::{
     Verdict,
     participant::{Prepare, ResourceManager as _, Settle, Stamp},
 };
-use verdict_protocol::{BranchId, LogTime, Settlement, Vote, Xid};
+use verdict_protocol::{BranchId, ClusterId, LogTime, Settlement, Vote, Xid};
 
 use super::{BEGINNING_MS, Shared, bank_name, lock, teller::Teller};
 use crate::{bank::Deed, history::now, plan::Place};
@@ -15,6 +15,11 @@ impl Shared {
     pub(crate) fn teller(&self, bank: usize) -> Option<(Teller, Stamp)> {
         let stamp = (*lock(&self.heard))?;
         Some((lock(&self.tellers).get(&bank)?.clone(), stamp))
+    }
+
+    /// The cluster's name, once somebody has heard it.
+    pub(crate) fn cluster(&self) -> Option<ClusterId> {
+        lock(&self.heard).map(|stamp| stamp.cluster)
     }
 
     /// A client's handle at `place` that asks one node only.
