@@ -23,7 +23,7 @@ const STARTS_WITHIN: Duration = Duration::from_secs(30);
 
 pub(crate) struct MariaDb {
     directory: TempDir,
-    port: u16,
+    pub(crate) port: u16,
     settings: Vec<String>,
     server: Option<Child>,
 }

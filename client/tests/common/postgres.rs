@@ -23,7 +23,7 @@ pub(crate) const APP: &str = "app";
 
 pub(crate) struct PostgresServer {
     folder: TempDir,
-    port: u16,
+    pub(crate) port: u16,
     settings: Vec<String>,
     /// None while it is down.
     process: Option<Child>,
