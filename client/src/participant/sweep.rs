@@ -18,7 +18,7 @@ use std::{
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use thiserror::Error;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use verdict_protocol::{BranchId, Outcome, ResourceName, Settlement, Xid};
 
 use super::{InquiryOptions, NotAnswered, ResourceManager, Settle, Settled, with_causes};
@@ -129,9 +129,18 @@ impl Sweep {
     }
 
     /// Looks once, and asks about what is due. False if there was nobody to ask.
+    ///
+    /// A look that takes long keeps no branch waiting that is known already.
     pub async fn once(&mut self, inquirer: &dyn Inquirer) -> bool {
-        self.look().await;
-        self.ask(inquirer).await
+        let manager = Arc::clone(&self.manager);
+        let mut look = manager.recover(self.limit);
+        loop {
+            if let Ok(held) = timeout(self.options.sweep_every, &mut look).await {
+                self.saw(held);
+                return self.ask(inquirer).await;
+            }
+            self.ask(inquirer).await;
+        }
     }
 
     /// Whether the manager could not say, when it was last asked, what it holds.
@@ -141,9 +150,9 @@ impl Sweep {
     }
 
     /// Brings the doubts up to what the manager holds. If it can't say, they stay as they are.
-    async fn look(&mut self) {
+    fn saw(&mut self, held: Result<Vec<BranchId>, NotAnswered>) {
         let resource = &self.resource;
-        let held: BTreeSet<BranchId> = match self.manager.recover(self.limit).await {
+        let held: BTreeSet<BranchId> = match held {
             Ok(held) => held.into_iter().collect(),
             Err(error) => {
                 let error = with_causes(&error);
@@ -243,5 +252,97 @@ impl Sweep {
                 Asked::NotSettled
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use tokio::sync::Notify;
+    use verdict_protocol::{ClusterId, Conclusion, LogTime};
+
+    use super::*;
+    use crate::participant::{OnePhase, Prepare, Stamp, Voted};
+
+    /// Its first look finds a branch; the second ends when that is committed, and not before.
+    #[derive(Debug, Default)]
+    struct Slow {
+        looked: Mutex<u32>,
+        committed: Notify,
+    }
+
+    #[tonic::async_trait]
+    impl ResourceManager for Slow {
+        async fn prepare(&self, _: Prepare) -> Result<Voted, NotAnswered> {
+            unreachable!("nobody asks it to")
+        }
+
+        async fn commit(&self, _: Settle) -> Result<Settled, NotAnswered> {
+            self.committed.notify_one();
+            Ok(Settled::DONE)
+        }
+
+        async fn rollback(&self, _: Settle) -> Result<Settled, NotAnswered> {
+            unreachable!("it was committed")
+        }
+
+        async fn commit_one_phase(&self, _: OnePhase) -> Result<Conclusion, NotAnswered> {
+            unreachable!("nobody asks it to")
+        }
+
+        async fn recover(&self, _: usize) -> Result<Vec<BranchId>, NotAnswered> {
+            let first = {
+                let mut looked = self.looked.lock().expect("nobody panics with it");
+                *looked += 1;
+                *looked == 1
+            };
+            if first {
+                return Ok(vec![BranchId { xid: Xid::new(LogTime::from_millis(1_700_000_000_000), 7, 9), number: 1 }]);
+            }
+            self.committed.notified().await;
+            Ok(Vec::new())
+        }
+    }
+
+    /// Everything was committed.
+    struct Committed;
+
+    #[tonic::async_trait]
+    impl Inquirer for Committed {
+        async fn inquire(&self, _: BranchId, _: Duration) -> Result<Order, NoOrder> {
+            let cluster = ClusterId([7; 16]);
+            Ok(Order::Commit(Stamp { cluster, incarnation: 1, term: 1, horizon: LogTime::from_millis(0) }))
+        }
+
+        async fn is_decided(&self, _: Xid) -> Result<bool, NoOrder> {
+            Ok(true)
+        }
+
+        async fn settle(
+            &self,
+            to: &Arc<dyn ResourceManager>,
+            what: Settle,
+            outcome: Outcome,
+        ) -> Result<Settled, String> {
+            settle(&**to, what, outcome).await.map_err(|error| error.to_string())
+        }
+
+        fn jitter(&self, pause: Duration) -> Duration {
+            pause
+        }
+    }
+
+    #[tokio::test]
+    async fn a_slow_look_keeps_no_branch_waiting_that_is_known() {
+        let manager = Arc::new(Slow::default());
+        let (inquire_after, sweep_every) = (Duration::from_millis(200), Duration::from_millis(1));
+        let options = InquiryOptions { inquire_after, sweep_every, ..InquiryOptions::default() };
+        let resource = ResourceName::try_from("slow").expect("a name");
+        let mut sweep = Sweep::new(resource, Arc::clone(&manager) as _, options, 10);
+        assert!(sweep.once(&Committed).await);
+        assert_eq!(sweep.doubts.len(), 1, "it is not due yet");
+        assert!(sweep.once(&Committed).await);
+        assert_eq!((sweep.doubts.len(), *manager.looked.lock().expect("nobody panics with it")), (0, 2));
     }
 }
