@@ -7,7 +7,8 @@
 //! every node of that majority all the while. As X is more than T, whatever lasts longer than X has been connected
 //! for T. A branch of whose transaction the log knows nothing has the grace of a presumption as its deadline, counted as
 //! participants count it: from its promise or the start of the process that holds it, whichever is later. Of a branch that
-//! a database holds, the leader's agent counts from when it first saw it: from the last change of the leader at most.
+//! a database holds, the leader's agent counts from when it first saw it: from the last change of the leader at most. What
+//! a database takes to answer a question, if that is longer than any election timeout, is its own and not counted.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -40,10 +41,15 @@ pub(super) fn check(evidence: &Evidence) -> Vec<String> {
     long.into_iter().map(|lasted| format!("{} for {:?} with a majority connected", lasted.what, lasted.of)).collect()
 }
 
-/// The longest part of `from..to` that lies within one of the spans.
-fn longest(spans: &[Span], from: Duration, to: Duration) -> Duration {
-    let within = |(begin, end): &Span| to.min(*end).saturating_sub(from.max(*begin));
-    spans.iter().map(within).max().unwrap_or_default()
+/// The longest part of `from..to` that lies within one of the spans, less what of it was slow.
+fn longest(spans: &[Span], slow: &[Span], from: Duration, to: Duration) -> Duration {
+    let within = |(begin, end): Span, from: Duration, to: Duration| to.min(end).saturating_sub(from.max(begin));
+    let counted = |(begin, end): Span| {
+        let (from, to) = (from.max(begin), to.min(end));
+        let slow: Duration = slow.iter().map(|span| within(*span, from, to)).sum();
+        to.saturating_sub(from) - slow
+    };
+    spans.iter().copied().map(counted).max().unwrap_or_default()
 }
 
 /// When a transaction should have been decided, by the log and by true time.
@@ -67,7 +73,7 @@ pub fn undecided(evidence: &Evidence) -> Vec<Lasted> {
     let majorities = majorities(evidence.plan.nodes).into_iter();
     let spans: Vec<Span> = majorities.flat_map(|places| evidence.timeline.connected(&places, evidence.end)).collect();
     let of = |(xid, due): (Xid, Duration)| {
-        let of = longest(&spans, due, decided(evidence, xid).unwrap_or(evidence.end));
+        let of = longest(&spans, &[], due, decided(evidence, xid).unwrap_or(evidence.end));
         Lasted { what: format!("{xid}, due at {due:?}, stayed undecided"), of }
     };
     deadlines(evidence).into_iter().map(of).collect()
@@ -77,7 +83,7 @@ pub fn undecided(evidence: &Evidence) -> Vec<Lasted> {
 #[must_use]
 pub fn in_doubt(evidence: &Evidence) -> Vec<Lasted> {
     let majorities = majorities(evidence.plan.nodes);
-    let mut reached: BTreeMap<Place, Vec<Span>> = BTreeMap::new();
+    let mut reached: BTreeMap<Place, (Vec<Span>, Vec<Span>)> = BTreeMap::new();
     let due = deadlines(evidence);
     let led = evidence.events.iter().filter(|event| matches!(event.what, What::Leads { .. })).map(|event| event.at);
     let led: Vec<Duration> = led.collect();
@@ -88,17 +94,18 @@ pub fn in_doubt(evidence: &Evidence) -> Vec<Lasted> {
     let mut promised: BTreeMap<BranchId, Duration> = BTreeMap::new();
     let mut all = Vec::new();
     let mut ended = |place: Place, branch: BranchId, promised: Duration, settled: Duration| {
-        let spans = reached.entry(place).or_insert_with(|| {
+        let (spans, slow) = reached.entry(place).or_insert_with(|| {
             let with = |nodes: &Vec<Place>| [nodes.as_slice(), &[place]].concat();
-            majorities.iter().flat_map(|nodes| evidence.timeline.connected(&with(nodes), evidence.end)).collect()
+            let spans = majorities.iter().flat_map(|nodes| evidence.timeline.connected(&with(nodes), evidence.end));
+            (spans.collect(), evidence.timeline.slowness(place))
         });
         let decided = decided(evidence, branch.xid);
         let of = if let Some(due) = due.get(&branch.xid) {
             let from = decided.map_or(*due, |decided| decided.min(*due)).max(promised);
-            longest(spans, from, settled)
+            longest(spans, slow, from, settled)
         } else if evidence.oracle.cases.get(&branch.xid).is_some_and(|case| case.delegate.is_some()) {
             // It waits for its delegate, and then for nothing.
-            decided.map_or(Duration::ZERO, |decided| longest(spans, decided.max(promised), settled))
+            decided.map_or(Duration::ZERO, |decided| longest(spans, slow, decided.max(promised), settled))
         } else {
             // Undecided, it waits for its grace; decided, for nothing.
             let undecided = settled.min(decided.unwrap_or(settled));
@@ -106,9 +113,11 @@ pub fn in_doubt(evidence: &Evidence) -> Vec<Lasted> {
             let lives = starts.get(&place).into_iter().flatten().chain(led).copied();
             let since = lives.filter(|start| *start > promised).chain([promised]).collect::<BTreeSet<_>>();
             let until = since.iter().copied().skip(1).chain([undecided]);
-            let waits =
-                since.iter().zip(until).map(|(since, until)| longest(spans, *since + GRACE, until.min(undecided)));
-            waits.chain([longest(spans, undecided.max(promised), settled)]).max().unwrap_or_default()
+            let waits = since
+                .iter()
+                .zip(until)
+                .map(|(since, until)| longest(spans, slow, *since + GRACE, until.min(undecided)));
+            waits.chain([longest(spans, slow, undecided.max(promised), settled)]).max().unwrap_or_default()
         };
         all.push(Lasted { what: format!("{branch} at {place}, promised at {promised:?}, stayed in doubt"), of });
     };

@@ -1,6 +1,6 @@
 //! A node's way to a database, which can be cut; and what the database said to its agent.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::time::sleep;
 use verdict_client::{
@@ -10,8 +10,12 @@ use verdict_client::{
 use verdict_protocol::{ClusterId, Outcome, ResourceName, Settlement};
 use verdict_server::Databases;
 
-use super::{Shared, bank_name, links::HANGS};
-use crate::{history::What, plan::Place, vault::Vault};
+use super::{ELECTION_MOST, Shared, Timeline, bank_name, links::HANGS};
+use crate::{
+    history::{What, now},
+    plan::Place,
+    vault::Vault,
+};
 
 /// All databases, as this node reaches them.
 pub(super) fn reached_by(node: u64, shared: &Arc<Shared>) -> Databases {
@@ -43,6 +47,12 @@ impl Reached {
         Ok(())
     }
 
+    /// Asks, and if it takes longer than any election timeout says so in the timeline, heard or given up.
+    async fn timed<T>(&self, asked: impl Future<Output = T>) -> T {
+        let _taken = Taken { place: self.place, since: now(), timeline: &self.shared.timeline };
+        asked.await
+    }
+
     /// The agent may take it for an acknowledgement.
     fn acknowledges(&self, name: BranchName, outcome: Outcome) {
         let settled = What::Settled { branch: name.branch, outcome, settlement: Settlement::Done };
@@ -50,11 +60,25 @@ impl Reached {
     }
 }
 
+struct Taken<'a> {
+    place: Place,
+    since: Duration,
+    timeline: &'a Timeline,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if now() - self.since > ELECTION_MOST {
+            self.timeline.slow(self.place, self.since);
+        }
+    }
+}
+
 #[tonic::async_trait]
 impl XaDatabase for Reached {
     async fn probe(&self) -> Result<Identity, NotAnswered> {
         self.way().await?;
-        self.vault.probe().await
+        self.timed(self.vault.probe()).await
     }
 
     async fn check(&self) -> Result<Vec<Finding>, NotAnswered> {
@@ -63,17 +87,17 @@ impl XaDatabase for Reached {
 
     async fn list_prepared(&self, cluster: ClusterId, limit: usize) -> Result<Vec<Held>, NotAnswered> {
         self.way().await?;
-        self.vault.list_prepared(cluster, limit).await
+        self.timed(self.vault.list_prepared(cluster, limit)).await
     }
 
     async fn holds(&self, name: BranchName) -> Result<bool, NotAnswered> {
         self.way().await?;
-        self.vault.holds(name).await
+        self.timed(self.vault.holds(name)).await
     }
 
     async fn finish(&self, name: BranchName, outcome: Outcome, evidence: &[u8]) -> Result<Finished, NotAnswered> {
         self.way().await?;
-        let finished = self.vault.finish(name, outcome, evidence).await?;
+        let finished = self.timed(self.vault.finish(name, outcome, evidence)).await?;
         match (finished, outcome) {
             (Finished::Done, outcome) => {
                 self.shared.history.record(self.place, What::LeftBehind { branch: name.branch });
@@ -87,7 +111,7 @@ impl XaDatabase for Reached {
 
     async fn fate(&self, name: BranchName, evidence: &[u8]) -> Result<Fate, NotAnswered> {
         self.way().await?;
-        let fate = self.vault.fate(name, evidence).await?;
+        let fate = self.timed(self.vault.fate(name, evidence)).await?;
         if fate == Fate::Committed {
             self.acknowledges(name, Outcome::Committed);
         }

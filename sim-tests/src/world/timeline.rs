@@ -24,6 +24,8 @@ enum Change {
     StandsStill(Place, bool),
     /// One way between two places is cut, or is not.
     Cut(Place, Place, bool),
+    /// It has just answered, or was given up, what it was asked then.
+    Slow(Place, Duration),
 }
 
 impl Timeline {
@@ -41,6 +43,28 @@ impl Timeline {
 
     pub(super) fn cut(&self, from: Place, to: Place, is: bool) {
         self.add(Change::Cut(from, to, is));
+    }
+
+    pub(super) fn slow(&self, place: Place, since: Duration) {
+        self.add(Change::Slow(place, since));
+    }
+
+    /// When it took its time to answer: spans in order that do not touch.
+    #[must_use]
+    pub fn slowness(&self, of: Place) -> Vec<Span> {
+        let changes = lock(&self.0);
+        let slow = changes.iter().filter_map(|(at, change)| match change {
+            Change::Slow(place, since) if *place == of => Some((*since, *at)),
+            Change::Slow(..) | Change::Serves(..) | Change::StandsStill(..) | Change::Cut(..) => None,
+        });
+        let mut spans: Vec<Span> = Vec::new();
+        for (since, until) in slow.collect::<BTreeSet<_>>() {
+            match spans.last_mut() {
+                Some(last) if since <= last.1 => last.1 = until.max(last.1),
+                Some(_) | None => spans.push((since, until)),
+            }
+        }
+        spans
     }
 
     /// When all of these served, went on, and reached each other, both ways: spans without a gap, until `end`.
@@ -64,6 +88,7 @@ impl Timeline {
                     cuts.insert((*from, *to));
                 }
                 Change::Cut(from, to, _) => drop(cuts.remove(&(*from, *to))),
+                Change::Slow(..) => {}
             }
             let connected = still.is_empty() && cuts.is_empty() && serving.values().all(|serves| *serves);
             if connected {
