@@ -42,6 +42,8 @@ const BOUND: Duration = Duration::from_secs(5);
 const RUNS: usize = 50;
 /// So long nothing must come after the end: what was held back may arrive late.
 const QUIET: Duration = Duration::from_millis(400);
+/// What there is to be moved.
+const ENOUGH: i32 = 1_000_000;
 const ACCOUNTS: [&str; 2] = ["accounts", "ledger"];
 
 /// Where the application dies.
@@ -125,6 +127,8 @@ impl Scene {
     async fn set() -> Self {
         let postgres = PostgresServer::start(&["max_prepared_transactions=20"]).await;
         postgres.database("shop").await;
+        let enough = format!("UPDATE account SET balance = {ENOUGH} WHERE id = 1");
+        postgres.client("shop").await.batch_execute(&enough).await.unwrap();
         let mariadb = MariaDb::start().await;
         // An agent may ask for the first time half a second after it saw a branch; no client takes longer to commit.
         let agent = "sweep_ms = 200\nsettle_after_ms = 500\n";
@@ -229,7 +233,7 @@ impl Scene {
 
     /// How many transfers there were, by both databases.
     async fn moved(&self) -> i32 {
-        let taken: i32 = 100 - self.postgres.balances("shop").await[0].parse::<i32>().unwrap();
+        let taken: i32 = ENOUGH - self.postgres.balances("shop").await[0].parse::<i32>().unwrap();
         let given = self.mariadb.balances().await[0] - 100;
         assert_eq!(taken, given, "one database has what the other has not");
         taken
