@@ -55,6 +55,22 @@ impl Fence {
         Ok(changed)
     }
 
+    /// Adds what need not be durable, to a fence that was read from where it is: the term of its incarnation, and the horizon.
+    pub fn recall(&mut self, seen: &Self) {
+        self.horizon = self.horizon.max(seen.horizon);
+        if self.incarnation == seen.incarnation {
+            self.term = self.term.max(seen.term);
+        }
+    }
+
+    /// Takes over what another fence has seen, unless it is of an older incarnation.
+    pub fn learn(&mut self, other: &Self) {
+        if other.incarnation >= self.incarnation {
+            let seen = std::mem::replace(self, *other);
+            self.recall(&seen);
+        }
+    }
+
     /// Whether an unknown branch of this transaction can never commit any more.
     #[must_use]
     pub fn expired(&self, xid: Xid) -> bool {

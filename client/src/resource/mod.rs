@@ -7,6 +7,8 @@ pub mod mysql;
 pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+mod table;
 pub mod xa;
 
 use verdict_protocol::Reason;

@@ -9,6 +9,8 @@ pub(crate) mod mariadb;
 pub(crate) mod mariadb_bank;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) mod tables;
 
 use bytes::Bytes;
 use verdict_client::{

@@ -6,8 +6,8 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use deadpool_postgres::{Object, Pool, PoolError};
-use tokio_postgres::{Client, Error, error::SqlState};
+use deadpool_postgres::{Object, Pool, PoolError, Transaction};
+use tokio_postgres::{Client, Error, IsolationLevel, error::SqlState};
 
 /// Dropped before it [is clean](Lease::is_clean), say because whoever waited went away, it is closed: what it does then,
 /// nobody else has to wait for, and PostgreSQL rolls back what is open in it.
@@ -20,6 +20,12 @@ pub(super) struct Lease {
 impl Lease {
     pub(super) async fn take(pool: &Pool) -> Result<Self, PoolError> {
         Ok(Self { connection: Some(pool.get().await?), clean: AtomicBool::new(false) })
+    }
+
+    /// A transaction of its own. Whoever ends it says whether the connection [is clean](Self::set_clean).
+    pub(super) async fn begin(&mut self, isolation: IsolationLevel) -> Result<Transaction<'_>, Error> {
+        let connection = self.connection.as_mut().expect("the connection is there until it is dropped");
+        connection.build_transaction().isolation_level(isolation).start().await
     }
 
     /// Whether it has nothing under way, and waits for work.

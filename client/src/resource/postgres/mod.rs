@@ -38,6 +38,7 @@ mod evidence;
 mod gid;
 mod lease;
 mod session;
+pub mod table;
 
 use std::sync::Arc;
 

@@ -51,7 +51,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use rusqlite::Connection;
 use thiserror::Error;
-use verdict_protocol::{BranchId, ClusterId, Conclusion};
+use verdict_protocol::{BranchId, ClusterId, Conclusion, Outcome};
 
 pub use self::store::check_settings;
 use self::worker::Worker;
@@ -148,11 +148,11 @@ impl ResourceManager for BranchTable {
     }
 
     async fn commit(&self, request: Settle) -> Result<Settled, NotAnswered> {
-        self.worker.settle(request, true).await
+        self.worker.settle(request, Outcome::Committed).await
     }
 
     async fn rollback(&self, request: Settle) -> Result<Settled, NotAnswered> {
-        self.worker.settle(request, false).await
+        self.worker.settle(request, Outcome::Aborted).await
     }
 
     async fn commit_one_phase(&self, request: OnePhase) -> Result<Conclusion, NotAnswered> {

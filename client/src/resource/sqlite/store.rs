@@ -6,39 +6,18 @@ use rusqlite::{Connection, OptionalExtension, Row, params, types::Type};
 use verdict_protocol::{BranchId, ClusterId, LogTime, Reason, Xid};
 
 use super::{OpenError, TableOptions};
-use crate::participant::{
-    Fence,
-    rules::{self, Record},
+use crate::{
+    participant::{Fence, rules},
+    resource::table::{self, PURGE, code, record, signed, unsigned},
 };
 
 const FORMAT: i64 = 1;
 
-/// `state` is [`code`] of a [`Record`]. The partial index serves recover, and stays as small as what is in doubt.
-const SCHEMA: &str = "
-    CREATE TABLE IF NOT EXISTS verdict_branch (
-        xid BLOB NOT NULL, number INTEGER NOT NULL, state INTEGER NOT NULL, payload BLOB NOT NULL,
-        reason TEXT, source_code TEXT, retryable INTEGER, keep_until_ms INTEGER NOT NULL,
-        PRIMARY KEY (xid, number)) WITHOUT ROWID;
-    CREATE INDEX IF NOT EXISTS verdict_branch_in_doubt ON verdict_branch (xid, number) WHERE state = 0;
-    CREATE TABLE IF NOT EXISTS verdict_stamp (
-        id INTEGER PRIMARY KEY CHECK (id = 1), format INTEGER NOT NULL, cluster BLOB,
-        incarnation INTEGER NOT NULL, horizon_ms INTEGER NOT NULL);
-    INSERT INTO verdict_stamp VALUES (1, 1, NULL, 0, 0) ON CONFLICT DO NOTHING;";
-
-/// How many finished branches a transaction drops at most, so that none waits long for it.
-pub(super) const PURGE: usize = 256;
+const SCHEMA: &str = include_str!("verdict_branch.sql");
 
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) connection: Connection,
-}
-
-/// A recorded branch.
-#[derive(Debug)]
-pub(super) struct Branch {
-    pub(super) record: Record,
-    pub(super) payload: Vec<u8>,
-    pub(super) reason: Option<Reason>,
 }
 
 /// Fails unless commits on this connection are durable when they return.
@@ -116,30 +95,29 @@ pub(super) fn save_fence(database: &Connection, fence: &Fence) -> rusqlite::Resu
     Ok(())
 }
 
-pub(super) fn load(database: &Connection, branch: BranchId) -> rusqlite::Result<Option<Branch>> {
+pub(super) fn load(database: &Connection, branch: BranchId) -> rusqlite::Result<Option<table::Row>> {
     let mut statement = database.prepare_cached(
         "SELECT state, payload, reason, source_code, retryable FROM verdict_branch WHERE xid = ?1 AND number = ?2",
     )?;
     statement.query_row(params![branch.xid.as_bytes(), branch.number], read_branch).optional()
 }
 
-fn read_branch(row: &Row<'_>) -> rusqlite::Result<Branch> {
+fn read_branch(row: &Row<'_>) -> rusqlite::Result<table::Row> {
     let text: Option<String> = row.get(2)?;
     let reason = match text {
         None => None,
         Some(text) => Some(Reason::refused(text, row.get::<_, String>(3)?, row.get(4)?)),
     };
-    let record = record(row.get(0)?)?;
-    Ok(Branch { record, payload: row.get(1)?, reason })
+    let state = row.get(0)?;
+    let record = record(state).ok_or(rusqlite::Error::IntegralValueOutOfRange(0, state))?;
+    Ok(table::Row { record, payload: row.get::<_, Vec<u8>>(1)?.into(), reason })
 }
 
 /// Records what became of a branch. The payload is kept only as long as confirm or cancel may need it.
 pub(super) fn save(
     database: &Connection,
     branch: BranchId,
-    record: Record,
-    payload: &[u8],
-    reason: Option<&Reason>,
+    table::Row { record, payload, reason }: &table::Row,
     horizon: LogTime,
 ) -> rusqlite::Result<()> {
     let mut statement =
@@ -147,11 +125,11 @@ pub(super) fn save(
     statement.execute(params![
         branch.xid.as_bytes(),
         branch.number,
-        code(record),
-        payload,
-        reason.map(|reason| &reason.text),
-        reason.map(|reason| &reason.source_code),
-        reason.map(|reason| reason.retryable),
+        code(*record),
+        &**payload,
+        reason.as_ref().map(|reason| &reason.text),
+        reason.as_ref().map(|reason| &reason.source_code),
+        reason.as_ref().map(|reason| reason.retryable),
         signed(rules::keep_until(branch.xid, horizon).as_millis()),
     ])?;
     Ok(())
@@ -179,35 +157,4 @@ pub(super) fn purge(database: &Connection, horizon: LogTime) -> rusqlite::Result
     )?;
     let born_at_horizon = &horizon.as_millis().to_be_bytes()[2..];
     statement.execute(params![born_at_horizon, signed(horizon.as_millis()), signed(PURGE as u64)])
-}
-
-/// What stands in the column `state`.
-fn code(record: Record) -> i64 {
-    match record {
-        Record::Prepared => 0,
-        Record::ReadOnly => 1,
-        Record::Refused => 2,
-        Record::Committed => 3,
-        Record::RolledBack => 4,
-    }
-}
-
-fn record(code: i64) -> rusqlite::Result<Record> {
-    match code {
-        0 => Ok(Record::Prepared),
-        1 => Ok(Record::ReadOnly),
-        2 => Ok(Record::Refused),
-        3 => Ok(Record::Committed),
-        4 => Ok(Record::RolledBack),
-        other => Err(rusqlite::Error::IntegralValueOutOfRange(0, other)),
-    }
-}
-
-/// SQLite's integers are signed; times and incarnations stay far below the limit.
-fn signed(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
-}
-
-fn unsigned(value: i64) -> u64 {
-    u64::try_from(value).unwrap_or(0)
 }

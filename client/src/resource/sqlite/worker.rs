@@ -8,31 +8,23 @@ use std::{
     time::Instant,
 };
 
-use rusqlite::{Connection, DropBehavior, ErrorCode, Savepoint, Transaction, TransactionBehavior};
+use rusqlite::{Connection, DropBehavior, ErrorCode, Transaction, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
-use verdict_protocol::{BranchId, Conclusion, LogTime, Reason, ReasonCode};
+use verdict_protocol::{BranchId, Conclusion, LogTime, Outcome};
 
 use super::{Handler, TableOptions, store, store::Store};
 use crate::{
-    participant::{
-        Fence, NotAnswered, OnePhase, Prepare, Purpose, Settle, Settled, Voted,
-        rules::{self, OnConclude, OnPrepare, OnSettle, Record},
-    },
-    resource::Reservation,
+    participant::{Fence, NotAnswered, OnePhase, Prepare, Settle, Settled, Voted},
+    resource::table::{Call, ENDED_EARLY, Finish, PURGE, PURGE_EVERY_MS, Plan, Settling, TOO_LATE, Work},
 };
-
-/// The horizon moves with the clock; what it has passed is looked for again when it has moved so far.
-const PURGE_EVERY_MS: u64 = 1000;
-
-const ENDED_EARLY: &str = "the local transaction ended early: a handler must neither begin nor end one";
 
 type Reply<T> = oneshot::Sender<Result<T, NotAnswered>>;
 
-enum Call {
+enum Asked {
     /// The instant is when the vote becomes useless.
     Prepare(Prepare, Option<Instant>, Reply<Voted>),
     OnePhase(OnePhase, Reply<Conclusion>),
-    Settle(Settle, bool, Reply<Settled>),
+    Settle(Settling, Reply<Settled>),
     Recover(usize, Reply<Vec<BranchId>>),
 }
 
@@ -45,7 +37,7 @@ enum Answer {
 }
 
 pub(super) struct Worker {
-    calls: mpsc::Sender<Call>,
+    calls: mpsc::Sender<Asked>,
 }
 
 impl fmt::Debug for Worker {
@@ -66,22 +58,22 @@ impl Worker {
 
     pub(super) async fn prepare(&self, request: Prepare) -> Result<Voted, NotAnswered> {
         let useless_at = Some(request.vote_timeout).filter(|left| !left.is_zero()).map(|left| Instant::now() + left);
-        self.send(|reply| Call::Prepare(request, useless_at, reply)).await
+        self.send(|reply| Asked::Prepare(request, useless_at, reply)).await
     }
 
-    pub(super) async fn settle(&self, request: Settle, commit: bool) -> Result<Settled, NotAnswered> {
-        self.send(|reply| Call::Settle(request, commit, reply)).await
+    pub(super) async fn settle(&self, request: Settle, outcome: Outcome) -> Result<Settled, NotAnswered> {
+        self.send(|reply| Asked::Settle(Settling { request, outcome }, reply)).await
     }
 
     pub(super) async fn commit_one_phase(&self, request: OnePhase) -> Result<Conclusion, NotAnswered> {
-        self.send(|reply| Call::OnePhase(request, reply)).await
+        self.send(|reply| Asked::OnePhase(request, reply)).await
     }
 
     pub(super) async fn recover(&self, limit: usize) -> Result<Vec<BranchId>, NotAnswered> {
-        self.send(|reply| Call::Recover(limit, reply)).await
+        self.send(|reply| Asked::Recover(limit, reply)).await
     }
 
-    async fn send<T>(&self, call: impl FnOnce(Reply<T>) -> Call) -> Result<T, NotAnswered> {
+    async fn send<T>(&self, call: impl FnOnce(Reply<T>) -> Asked) -> Result<T, NotAnswered> {
         let (reply, answer) = oneshot::channel();
         let gone = || NotAnswered::unavailable("the branch table's thread has ended: restart the service");
         self.calls.send(call(reply)).await.map_err(|_| gone())?;
@@ -100,7 +92,7 @@ struct Table {
 }
 
 impl Table {
-    fn run(&mut self, mut queue: mpsc::Receiver<Call>, batch: usize) {
+    fn run(&mut self, mut queue: mpsc::Receiver<Asked>, batch: usize) {
         while let Some(first) = queue.blocking_recv() {
             let mut calls = vec![first];
             while calls.len() < batch
@@ -113,7 +105,7 @@ impl Table {
     }
 
     /// Runs calls in one transaction. Nothing that it did stands unless it is committed; then the answers say so.
-    fn transact(&mut self, calls: Vec<Call>) -> Vec<Answer> {
+    fn transact(&mut self, calls: Vec<Asked>) -> Vec<Answer> {
         if let Some(broken) = &self.broken {
             let what = format!("stopped after an earlier error, restart the service: {broken}");
             return calls.into_iter().map(|call| call.refused(&what)).collect();
@@ -136,15 +128,12 @@ impl Table {
 
     fn try_transact(
         &mut self,
-        calls: &mut impl Iterator<Item = Call>,
+        calls: &mut impl Iterator<Item = Asked>,
         answers: &mut Vec<Answer>,
     ) -> Result<(), Failure> {
         let mut transaction = self.store.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let mut fence = store::load_fence(&transaction)?;
-        fence.horizon = fence.horizon.max(self.seen.horizon);
-        if fence.incarnation == self.seen.incarnation {
-            fence.term = self.seen.term;
-        }
+        fence.recall(&self.seen);
         let durable = fence;
         for call in calls {
             let answer = call.run(&mut transaction, &mut fence, &mut *self.handler);
@@ -163,7 +152,7 @@ impl Table {
         let mut purged = 0;
         if fence.horizon >= purge_at {
             purged = store::purge(&transaction, fence.horizon)?;
-            purge_at = if purged < store::PURGE { fence.horizon.plus(PURGE_EVERY_MS) } else { fence.horizon };
+            purge_at = if purged < PURGE { fence.horizon.plus(PURGE_EVERY_MS) } else { fence.horizon };
         }
         if purged > 0 || (fence.cluster, fence.incarnation) != (durable.cluster, durable.incarnation) {
             store::save_fence(&transaction, &fence)?;
@@ -197,16 +186,16 @@ impl From<rusqlite::Error> for Failure {
     }
 }
 
-impl Call {
+impl Asked {
     fn run(self, transaction: &mut Transaction<'_>, fence: &mut Fence, handler: &mut dyn Handler) -> Answer {
         match self {
             Self::Prepare(request, useless_at, reply) => {
-                Answer::Voted(prepare(transaction, fence, handler, request, useless_at), reply)
+                Answer::Voted(carry(transaction, fence, handler, &request, useless_at), reply)
             }
-            Self::OnePhase(request, reply) => Answer::Concluded(conclude(transaction, fence, handler, &request), reply),
-            Self::Settle(request, commit, reply) => {
-                Answer::Settled(settle(transaction, fence, handler, &request, commit), reply)
+            Self::OnePhase(request, reply) => {
+                Answer::Concluded(carry(transaction, fence, handler, &request, None), reply)
             }
+            Self::Settle(request, reply) => Answer::Settled(carry(transaction, fence, handler, &request, None), reply),
             Self::Recover(limit, reply) => {
                 Answer::Recovered(store::in_doubt(transaction, limit).map_err(unavailable), reply)
             }
@@ -217,7 +206,7 @@ impl Call {
         match self {
             Self::Prepare(_, _, reply) => Answer::Voted(Err(NotAnswered::unavailable(what)), reply),
             Self::OnePhase(_, reply) => Answer::Concluded(Err(NotAnswered::unavailable(what)), reply),
-            Self::Settle(_, _, reply) => Answer::Settled(Err(NotAnswered::unavailable(what)), reply),
+            Self::Settle(_, reply) => Answer::Settled(Err(NotAnswered::unavailable(what)), reply),
             Self::Recover(_, reply) => Answer::Recovered(Err(NotAnswered::unavailable(what)), reply),
         }
     }
@@ -259,120 +248,48 @@ impl Answer {
     }
 }
 
-fn prepare(
+/// Carries one call through.
+fn carry<C: Call>(
     transaction: &mut Transaction<'_>,
     fence: &mut Fence,
     handler: &mut dyn Handler,
-    request: Prepare,
+    call: &C,
     useless_at: Option<Instant>,
-) -> Result<Voted, NotAnswered> {
-    fence.admit(&request.stamp, Purpose::Promise)?;
-    let branch = request.branch;
+) -> Result<C::Answer, NotAnswered> {
+    fence.admit(call.stamp(), C::PURPOSE)?;
+    let branch = call.branch();
     let known = store::load(transaction, branch).map_err(unavailable)?;
-    match rules::on_prepare(known.as_ref().map(|known| known.record), fence.expired(branch.xid)) {
-        OnPrepare::Answer(voted) => Ok(voted),
-        OnPrepare::RefusedBefore => {
-            let reason = known.and_then(|known| known.reason);
-            Ok(Voted::refused(reason.unwrap_or_else(|| Reason::refused("refused before", "", false))))
+    let (savepoint, row, answer) = match call.plan(known, fence.expired(branch.xid)) {
+        Plan::Answer(answer) => return Ok(answer),
+        Plan::Finish { run, row, answer } => {
+            let savepoint = transaction.savepoint().map_err(unavailable)?;
+            if let Some((finish, payload)) = run {
+                guarded(&savepoint, || match finish {
+                    Finish::Confirm => handler.confirm(&savepoint, branch, &payload),
+                    Finish::Cancel => handler.cancel(&savepoint, branch, &payload),
+                })?;
+            }
+            (savepoint, row, answer)
         }
-        OnPrepare::Reserve if useless_at.is_some_and(|at| at <= Instant::now()) => {
-            Err(NotAnswered::unavailable("waited for the database until the vote was of no use any more"))
+        Plan::Reserve { .. } if useless_at.is_some_and(|at| at <= Instant::now()) => {
+            return Err(NotAnswered::unavailable(TOO_LATE));
         }
-        OnPrepare::Reserve => {
+        Plan::Reserve { payload, then } => {
             let mut savepoint = transaction.savepoint().map_err(unavailable)?;
-            let reserved = guarded(&savepoint, || handler.reserve(&savepoint, branch, &request.payload))?;
-            let (record, payload, voted) = match reserved {
-                Reservation::Reserved => (Record::Prepared, &*request.payload, Voted::PREPARED),
-                Reservation::ReadOnly => (Record::ReadOnly, &[][..], Voted::READ_ONLY),
-                Reservation::Refused(reason) => {
-                    let reason = Reason { code: ReasonCode::Refused, ..reason };
-                    (Record::Refused, &[][..], Voted::refused(reason))
-                }
-            };
-            if record != Record::Prepared {
+            let said = guarded(&savepoint, || handler.reserve(&savepoint, branch, &payload))?;
+            let Work { undo, confirm, row, answer } = then(payload.clone(), said);
+            if undo {
                 savepoint.rollback().map_err(unavailable)?;
             }
-            store::save(&savepoint, branch, record, payload, voted.reason.as_ref(), fence.horizon)
-                .map_err(unavailable)?;
-            savepoint.commit().map_err(unavailable)?;
-            Ok(voted)
-        }
-    }
-}
-
-fn settle(
-    transaction: &mut Transaction<'_>,
-    fence: &mut Fence,
-    handler: &mut dyn Handler,
-    request: &Settle,
-    commit: bool,
-) -> Result<Settled, NotAnswered> {
-    fence.admit(&request.stamp, Purpose::Outcome)?;
-    let branch = request.branch;
-    let known = store::load(transaction, branch).map_err(unavailable)?;
-    let record = known.as_ref().map(|known| known.record);
-    let step = if commit { rules::on_commit(record) } else { rules::on_rollback(record, fence.expired(branch.xid)) };
-    let finish = match step {
-        OnSettle::Answer(settled) => return Ok(settled),
-        OnSettle::Tombstone => None,
-        OnSettle::Finish => known,
-    };
-    let savepoint: Savepoint<'_> = transaction.savepoint().map_err(unavailable)?;
-    let record = if commit { Record::Committed } else { Record::RolledBack };
-    if let Some(known) = finish {
-        guarded(&savepoint, || match record {
-            Record::Committed => handler.confirm(&savepoint, branch, &known.payload),
-            _ => handler.cancel(&savepoint, branch, &known.payload),
-        })?;
-    }
-    store::save(&savepoint, branch, record, &[], None, fence.horizon).map_err(unavailable)?;
-    savepoint.commit().map_err(unavailable)?;
-    Ok(Settled::DONE)
-}
-
-fn conclude(
-    transaction: &mut Transaction<'_>,
-    fence: &mut Fence,
-    handler: &mut dyn Handler,
-    request: &OnePhase,
-) -> Result<Conclusion, NotAnswered> {
-    fence.admit(&request.stamp, Purpose::Outcome)?;
-    let branch = request.branch;
-    let known = store::load(transaction, branch).map_err(unavailable)?;
-    let record = known.as_ref().map(|known| known.record);
-    let step = rules::on_conclude(record, fence.expired(branch.xid), request.fence);
-    let mut savepoint = transaction.savepoint().map_err(unavailable)?;
-    let (record, conclusion) = match step {
-        OnConclude::Answer(conclusion) => return Ok(conclusion),
-        OnConclude::RefusedBefore => return Ok(Conclusion::Fenced(known.and_then(|known| known.reason))),
-        OnConclude::Record(record) => (record, rules::concluded(record)),
-        OnConclude::Finish(record) => {
-            let payload = known.map(|known| known.payload).unwrap_or_default();
-            guarded(&savepoint, || match record {
-                Record::Committed => handler.confirm(&savepoint, branch, &payload),
-                _ => handler.cancel(&savepoint, branch, &payload),
-            })?;
-            (record, rules::concluded(record))
-        }
-        OnConclude::Work => match guarded(&savepoint, || handler.reserve(&savepoint, branch, &request.payload))? {
-            Reservation::Reserved => {
-                guarded(&savepoint, || handler.confirm(&savepoint, branch, &request.payload))?;
-                (Record::Committed, Conclusion::Committed)
+            if confirm {
+                guarded(&savepoint, || handler.confirm(&savepoint, branch, &payload))?;
             }
-            Reservation::ReadOnly => (Record::Committed, Conclusion::Committed),
-            Reservation::Refused(reason) => {
-                savepoint.rollback().map_err(unavailable)?;
-                (Record::Refused, Conclusion::Fenced(Some(Reason { code: ReasonCode::Refused, ..reason })))
-            }
-        },
+            (savepoint, row, answer)
+        }
     };
-    let reason = match &conclusion {
-        Conclusion::Fenced(reason) if record == Record::Refused => reason.as_ref(),
-        Conclusion::Fenced(_) | Conclusion::Committed => None,
-    };
-    store::save(&savepoint, branch, record, &[], reason, fence.horizon).map_err(unavailable)?;
+    store::save(&savepoint, branch, &row, fence.horizon).map_err(unavailable)?;
     savepoint.commit().map_err(unavailable)?;
-    Ok(conclusion)
+    Ok(answer)
 }
 
 /// Runs a service's code: what goes wrong in it is no reason for the others in the batch to fail.
