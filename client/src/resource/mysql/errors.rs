@@ -7,8 +7,8 @@ use crate::participant::{NotAnswered, Voted};
 
 pub(super) const NO_SUCH_THREAD: u16 = 1094;
 const NOT_OWNER_OF_THREAD: u16 = 1095;
-const LOCK_WAIT_TIMEOUT: u16 = 1205;
-const DEADLOCK: u16 = 1213;
+pub(super) const LOCK_WAIT_TIMEOUT: u16 = 1205;
+pub(super) const DEADLOCK: u16 = 1213;
 const NEEDS_PRIVILEGE: u16 = 1227;
 /// XAER_NOTA: no branch of that name, or none that this session may end.
 const NOTA: u16 = 1397;

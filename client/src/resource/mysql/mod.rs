@@ -42,6 +42,7 @@ mod evidence;
 mod name;
 mod session;
 mod settings;
+pub mod table;
 
 use std::{sync::Arc, time::Duration};
 

@@ -28,6 +28,8 @@ pub enum OpenError {
     Unfit { setting: &'static str, value: String, advice: String },
     #[error("the pool leads to no database: name one in its URL")]
     NoDatabase,
+    #[error("the branch table is not as this program writes it: restore it")]
+    Damaged,
     #[error("the branch table has format {found}, this program knows up to {known}: run a newer one")]
     Newer { found: i64, known: i64 },
     #[error("the branch table belongs to cluster {found:?}, the options name {wanted:?}")]
