@@ -5,35 +5,24 @@
 
 mod common;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::{sync::atomic::Ordering, time::Duration};
 
-use bytes::Bytes;
 use verdict_client::{
-    BranchId, ClusterId, LogTime, ResourceName, Settlement, Vote,
-    conformance::{self, Effects, Subject},
-    participant::{NotAnswered, Prepare, ResourceManager, Stamp},
-    resource::{
-        Reservation,
-        mysql::{
-            mysql_async::{Conn, IsolationLevel, Result as MysqlResult, Transaction, prelude::Queryable},
-            pool,
-            table::{BranchTable, Handler, OpenError, SCHEMA, TableOptions},
-        },
+    ClusterId, LogTime, Settlement, Vote,
+    conformance::{self, Effects},
+    participant::{NotAnswered, Prepare, ResourceManager, Settle, Settled, Stamp},
+    resource::mysql::{
+        mysql_async::{IsolationLevel, prelude::Queryable},
+        pool,
+        table::{BranchTable, OpenError, SCHEMA, TableOptions},
     },
 };
 
 use common::{
-    decide,
     mariadb::MariaDb,
-    seats_payload,
+    mariadb_seats::{InMariaDb, Seats, open},
     tables::{
-        NOW, STAMP, branch, crowd, drops_what_the_horizon_has_passed, prepare, refused, rivals_agree, settle,
+        NOW, STAMP, branch, crowd, drops_what_the_horizon_has_passed, hex, prepare, refused, rivals_agree, settle,
         unanswered, vote,
     },
 };
@@ -41,170 +30,6 @@ use common::{
 /// What a connection has by itself is REPEATABLE READ.
 const LEVELS: [Option<IsolationLevel>; 3] =
     [None, Some(IsolationLevel::ReadCommitted), Some(IsolationLevel::Serializable)];
-
-/// Seats, all in one row.
-#[derive(Default)]
-struct Seats {
-    /// How many confirms have to make way before one does not.
-    conflicts: Arc<AtomicU32>,
-    /// How often a first lock was taken by those that want two.
-    holders: AtomicU32,
-}
-
-impl Seats {
-    async fn both_hold_one(&self) {
-        self.holders.fetch_add(1, Ordering::Relaxed);
-        while self.holders.load(Ordering::Relaxed) < 2 {
-            tokio::task::yield_now().await;
-        }
-    }
-}
-
-const MAKE_WAY: &str = "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'make way'";
-
-#[tonic::async_trait]
-impl Handler for Seats {
-    async fn reserve(&self, database: &mut Transaction<'_>, _: BranchId, payload: &[u8]) -> MysqlResult<Reservation> {
-        // Refused and read-only must undo this.
-        database.query_drop("UPDATE seats SET reserved = reserved + 1").await?;
-        let first = match payload {
-            b"panic" => panic!("the service has a bug"),
-            b"end it" => "COMMIT",
-            b"end it and begin another" => "COMMIT; START TRANSACTION",
-            b"give up" => "ROLLBACK",
-            b"a table more" => "CREATE TABLE more (id INT)",
-            b"no such table" => "UPDATE no_such_table SET x = 1",
-            b"not allowed" => "UPDATE seats SET confirmed = -1",
-            b"a trigger's no" => "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'sold out'",
-            b"make way" => MAKE_WAY,
-            b"its row" => "DELETE FROM verdict_branch",
-            b"go on" => {
-                drop(database.query_drop("UPDATE no_such_table SET x = 1").await);
-                return Ok(Reservation::Reserved);
-            }
-            b"one after two" => "SELECT 1 FROM lockable WHERE id = 2 FOR UPDATE",
-            b"two after one" => "SELECT 1 FROM lockable WHERE id = 1 FOR UPDATE",
-            _ => return Ok(decide(payload)),
-        };
-        database.query_drop(first).await?;
-        let then = match payload {
-            b"one after two" => "SELECT 1 FROM lockable WHERE id = 1 FOR UPDATE",
-            b"two after one" => "SELECT 1 FROM lockable WHERE id = 2 FOR UPDATE",
-            _ => return Ok(Reservation::Reserved),
-        };
-        self.both_hold_one().await;
-        database.query_drop(then).await?;
-        Ok(Reservation::Reserved)
-    }
-
-    async fn confirm(&self, database: &mut Transaction<'_>, _: BranchId, payload: &[u8]) -> MysqlResult<()> {
-        assert_eq!(payload, b"one seat", "the payload of the reservation");
-        database.query_drop("UPDATE seats SET reserved = reserved - 1, confirmed = confirmed + 1").await?;
-        let again = |left: u32| left.checked_sub(1);
-        if self.conflicts.fetch_update(Ordering::Relaxed, Ordering::Relaxed, again).is_ok() {
-            database.query_drop(MAKE_WAY).await?;
-        }
-        Ok(())
-    }
-
-    async fn cancel(&self, database: &mut Transaction<'_>, _: BranchId, payload: &[u8]) -> MysqlResult<()> {
-        assert_eq!(payload, b"one seat", "the payload of the reservation");
-        database.query_drop("UPDATE seats SET reserved = reserved - 1").await
-    }
-}
-
-const TABLES: &str = "CREATE TABLE seats (reserved INT NOT NULL, confirmed INT NOT NULL CHECK (confirmed >= 0)) ENGINE=InnoDB; \
-    INSERT INTO seats VALUES (0, 0); CREATE TABLE lockable (id INT PRIMARY KEY) ENGINE=InnoDB; \
-    INSERT INTO lockable VALUES (1), (2)";
-
-/// A service with a database of its own on a server that others use, too.
-struct InMariaDb<'a> {
-    server: &'a MariaDb,
-    database: String,
-    table: BranchTable,
-    options: TableOptions,
-    conflicts: Arc<AtomicU32>,
-}
-
-impl<'a> InMariaDb<'a> {
-    async fn new(server: &'a MariaDb, isolation: Option<IsolationLevel>) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let database = format!("the-seats-{}", NEXT.fetch_add(1, Ordering::Relaxed));
-        let create = format!("CREATE DATABASE `{database}`; USE `{database}`; {TABLES}");
-        server.root("").await.query_drop(create).await.unwrap();
-        let options = TableOptions { isolation, ..TableOptions::default() };
-        let conflicts = Arc::default();
-        let table = open(&server.url("root", &database), options, &conflicts).await.unwrap();
-        Self { server, database, table, options, conflicts }
-    }
-
-    /// Another process of the service.
-    async fn another(&self) -> BranchTable {
-        open(&self.server.url("root", &self.database), self.options, &self.conflicts).await.unwrap()
-    }
-
-    async fn client(&self) -> Conn {
-        self.server.root(&self.database).await
-    }
-
-    async fn run(&self, statements: &str) {
-        self.client().await.query_drop(statements).await.unwrap();
-    }
-
-    async fn seats(&self) -> Effects {
-        let seats = self.client().await.query_first("SELECT reserved, confirmed FROM seats").await.unwrap();
-        let (reserved, confirmed): (u64, u64) = seats.unwrap_or_default();
-        Effects { reserved, confirmed }
-    }
-
-    async fn rows(&self) -> u64 {
-        self.client().await.query_first("SELECT COUNT(*) FROM verdict_branch").await.unwrap().unwrap()
-    }
-
-    /// Waits until so many transactions wait for locks.
-    async fn others_wait(&self, others: u64) {
-        let look = "SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'";
-        let mut client = self.client().await;
-        let by = Instant::now() + Duration::from_secs(20);
-        while client.query_first::<u64, _>(look).await.unwrap() != Some(others) {
-            assert!(Instant::now() < by, "{others} do not wait");
-            // InnoDB refreshes that table ten times a second, and not while it is being looked at.
-            tokio::time::sleep(Duration::from_millis(110)).await;
-        }
-    }
-}
-
-async fn open(url: &str, options: TableOptions, conflicts: &Arc<AtomicU32>) -> Result<BranchTable, OpenError> {
-    let seats = Seats { conflicts: conflicts.clone(), ..Seats::default() };
-    BranchTable::open(pool(url, 8).unwrap(), seats, options).await
-}
-
-#[tonic::async_trait]
-impl Subject for InMariaDb<'_> {
-    fn manager(&self) -> Arc<dyn ResourceManager> {
-        Arc::new(self.table.clone())
-    }
-
-    async fn restart(&mut self) {
-        self.table = self.another().await;
-    }
-
-    fn resource(&self) -> ResourceName {
-        "seats".try_into().unwrap()
-    }
-
-    fn payload(&self, vote: Vote) -> Option<Bytes> {
-        Some(seats_payload(vote))
-    }
-
-    async fn effects(&mut self) -> Effects {
-        self.seats().await
-    }
-
-    async fn records(&mut self) -> u64 {
-        self.rows().await
-    }
-}
 
 #[tokio::test]
 async fn mariadb_conforms_at_each_isolation() {
@@ -346,42 +171,64 @@ async fn an_incarnation_is_raised_when_no_older_one_is_at_work() {
         let restored = Stamp { incarnation: 3, ..STAMP };
         let release = async {
             subject.others_wait(1).await;
-            let raise = new.prepare(Prepare { stamp: restored, ..prepare(3, "is there a seat?") });
+            // It touches nothing that the other holds.
+            let raise = new.rollback(Settle { stamp: restored, ..settle(3) });
             let release = async {
                 subject.others_wait(2).await;
                 holder.query_drop("ROLLBACK").await.unwrap();
             };
             let (raised, ()) = tokio::join!(raise, release);
-            (raised.unwrap().vote, new.recover(9).await.unwrap())
+            (raised.unwrap(), new.recover(9).await.unwrap())
         };
         let (promise, (raised, held)) = tokio::join!(vote(old, 2, "one seat"), release);
-        assert_eq!((promise, raised), (Vote::Prepared, Vote::ReadOnly), "{isolation:?}");
+        assert_eq!((promise, raised), (Vote::Prepared, Settled::DONE), "{isolation:?}");
         assert_eq!(held, [branch(2)], "{isolation:?}");
         let stale = old.prepare(prepare(4, "one seat")).await;
         assert!(
             matches!(stale, Err(NotAnswered::StaleIncarnation { message: 2, seen: 3 })),
             "{isolation:?}: {stale:?}"
         );
+        // One that comes while it is being raised, to a process that has just started.
+        let fresh = subject.another().await;
+        let mut raiser = subject.client().await;
+        let raise = "BEGIN; UPDATE verdict_stamp SET incarnation = 4";
+        raiser.query_drop(raise).await.unwrap();
+        let late = fresh.prepare(Prepare { stamp: restored, ..prepare(5, "one seat") });
+        let commit = async {
+            subject.others_wait(1).await;
+            raiser.query_drop("COMMIT").await.unwrap();
+        };
+        let late = tokio::join!(late, commit).0;
+        assert!(matches!(late, Err(NotAnswered::StaleIncarnation { message: 3, seen: 4 })), "{isolation:?}: {late:?}");
     }
 }
 
-/// A prepare that was long under way waits for the transaction by which its tombstone goes.
+/// A prepare that was long under way waits for the transaction by which its tombstone goes, or comes and goes.
 #[tokio::test]
 async fn a_tombstone_that_goes_leaves_the_horizon_behind() {
     let server = MariaDb::start().await;
-    for isolation in LEVELS {
+    for (isolation, comes) in LEVELS.into_iter().flat_map(|level| [(level, false), (level, true)]) {
         let subject = InMariaDb::new(&server, isolation).await;
-        assert_eq!(subject.table.rollback(settle(1)).await.unwrap().settlement, Settlement::Done);
         let mut purger = subject.client().await;
-        let horizon = NOW + 1000;
-        let purge = format!("BEGIN; UPDATE verdict_horizon SET horizon_ms = {horizon}; DELETE FROM verdict_branch");
+        let mut purge = "BEGIN; ".to_owned();
+        // The cluster is known.
+        assert_eq!(vote(&subject.table, 9, "is there a seat?").await, Vote::ReadOnly);
+        if comes {
+            purge += &format!(
+                "INSERT INTO verdict_branch (xid, number, state, payload, keep_until_ms) VALUES (X'{}', 1, 4, '', 0); ",
+                hex(1)
+            );
+        } else {
+            assert_eq!(subject.table.rollback(settle(1)).await.unwrap(), Settled::DONE);
+        }
+        purge += &format!("UPDATE verdict_horizon SET horizon_ms = {}; DELETE FROM verdict_branch", NOW + 1000);
         purger.query_drop(purge).await.unwrap();
         let late = async { subject.table.prepare(prepare(1, "one seat")).await.unwrap().vote };
         let commit = async {
             subject.others_wait(1).await;
             purger.query_drop("COMMIT").await.unwrap();
         };
-        assert_eq!(tokio::join!(late, commit).0, Vote::Refused, "{isolation:?}");
+        assert_eq!(tokio::join!(late, commit).0, Vote::Refused, "{isolation:?}, {comes}");
         assert_eq!(subject.seats().await, Effects::default());
     }
 }

@@ -5,205 +5,29 @@
 
 mod common;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::{sync::atomic::Ordering, time::Duration};
 
-use bytes::Bytes;
 use verdict_client::{
-    BranchId, ClusterId, LogTime, ResourceName, Settlement, Vote,
-    conformance::{self, Effects, Subject},
-    participant::{NotAnswered, Prepare, ResourceManager, Stamp},
-    resource::{
-        Reservation,
-        postgres::{
-            deadpool_postgres::{Pool, Transaction},
-            pool,
-            table::{BranchTable, Handler, OpenError, TableOptions},
-            tokio_postgres::{Client, Error, IsolationLevel},
-        },
+    ClusterId, LogTime, Settlement, Vote,
+    conformance::{self, Effects},
+    participant::{NotAnswered, Prepare, ResourceManager, Settle, Settled, Stamp},
+    resource::postgres::{
+        table::{BranchTable, OpenError, SCHEMA, TableOptions},
+        tokio_postgres::IsolationLevel,
     },
 };
 
 use common::{
-    decide,
-    postgres::{APP, PostgresServer, texts},
-    seats_payload,
+    postgres::{APP, PostgresServer},
+    postgres_seats::{InPostgres, Seats, app_pool, open},
     tables::{
-        NOW, STAMP, branch, crowd, drops_what_the_horizon_has_passed, prepare, refused, rivals_agree, settle,
+        NOW, STAMP, branch, crowd, drops_what_the_horizon_has_passed, hex, prepare, refused, rivals_agree, settle,
         unanswered, vote,
     },
 };
 
 const LEVELS: [IsolationLevel; 3] =
     [IsolationLevel::ReadCommitted, IsolationLevel::RepeatableRead, IsolationLevel::Serializable];
-
-/// Seats, all in one row.
-#[derive(Default)]
-struct Seats {
-    /// How many confirms have to make way before one does not.
-    conflicts: Arc<AtomicU32>,
-    /// How often a first lock was taken by those that want two.
-    holders: AtomicU32,
-}
-
-impl Seats {
-    async fn both_hold_one(&self) {
-        self.holders.fetch_add(1, Ordering::Relaxed);
-        while self.holders.load(Ordering::Relaxed) < 2 {
-            tokio::task::yield_now().await;
-        }
-    }
-}
-
-const MAKE_WAY: &str = "DO $$ BEGIN RAISE EXCEPTION 'make way' USING ERRCODE = '40001'; END $$";
-
-#[tonic::async_trait]
-impl Handler for Seats {
-    async fn reserve(&self, database: &Transaction<'_>, _: BranchId, payload: &[u8]) -> Result<Reservation, Error> {
-        // Refused and read-only must undo this.
-        database.execute("UPDATE seats SET reserved = reserved + 1", &[]).await?;
-        let first = match payload {
-            b"panic" => panic!("the service has a bug"),
-            b"end it" => "COMMIT",
-            b"end it and begin another" => "COMMIT; BEGIN",
-            b"give up" => "ROLLBACK",
-            b"no such table" => "UPDATE no_such_table SET x = 1",
-            b"not allowed" => "UPDATE seats SET confirmed = -1",
-            b"not allowed in the end" => "INSERT INTO pairs VALUES (1)",
-            b"a trigger's no" => "DO $$ BEGIN RAISE EXCEPTION 'sold out'; END $$",
-            b"make way" => MAKE_WAY,
-            b"go on" => {
-                drop(database.batch_execute("UPDATE no_such_table SET x = 1").await);
-                return Ok(Reservation::Reserved);
-            }
-            b"one after two" => "SELECT 1 FROM lockable WHERE id = 2 FOR UPDATE",
-            b"two after one" => "SELECT 1 FROM lockable WHERE id = 1 FOR UPDATE",
-            _ => return Ok(decide(payload)),
-        };
-        database.batch_execute(first).await?;
-        let then = match payload {
-            b"one after two" => "SELECT 1 FROM lockable WHERE id = 1 FOR UPDATE",
-            b"two after one" => "SELECT 1 FROM lockable WHERE id = 2 FOR UPDATE",
-            _ => return Ok(Reservation::Reserved),
-        };
-        self.both_hold_one().await;
-        database.batch_execute(then).await?;
-        Ok(Reservation::Reserved)
-    }
-
-    async fn confirm(&self, database: &Transaction<'_>, _: BranchId, payload: &[u8]) -> Result<(), Error> {
-        assert_eq!(payload, b"one seat", "the payload of the reservation");
-        database.execute("UPDATE seats SET reserved = reserved - 1, confirmed = confirmed + 1", &[]).await?;
-        let again = |left: u32| left.checked_sub(1);
-        if self.conflicts.fetch_update(Ordering::Relaxed, Ordering::Relaxed, again).is_ok() {
-            database.batch_execute(MAKE_WAY).await?;
-        }
-        Ok(())
-    }
-
-    async fn cancel(&self, database: &Transaction<'_>, _: BranchId, payload: &[u8]) -> Result<(), Error> {
-        assert_eq!(payload, b"one seat", "the payload of the reservation");
-        database.execute("UPDATE seats SET reserved = reserved - 1", &[]).await.map(drop)
-    }
-}
-
-const TABLES: &str = "CREATE TABLE seats (reserved int NOT NULL, confirmed int NOT NULL CHECK (confirmed >= 0)); \
-    INSERT INTO seats VALUES (0, 0); CREATE TABLE lockable (id int PRIMARY KEY); INSERT INTO lockable VALUES (1), (2); \
-    CREATE TABLE pairs (id int REFERENCES pair DEFERRABLE INITIALLY DEFERRED)";
-
-/// A service with a schema of its own on a server that others use, too.
-struct InPostgres {
-    dsn: String,
-    client: Client,
-    table: BranchTable,
-    options: TableOptions,
-    conflicts: Arc<AtomicU32>,
-}
-
-impl InPostgres {
-    async fn new(server: &PostgresServer, isolation: IsolationLevel) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let schema = format!("\"Seats {}\"", NEXT.fetch_add(1, Ordering::Relaxed));
-        let client = server.client("bank").await;
-        let create = format!(
-            "CREATE SCHEMA {schema}; SET search_path = {schema}; CREATE TABLE pair (id int PRIMARY KEY); {TABLES}"
-        );
-        client.batch_execute(&create).await.unwrap();
-        let dsn = format!("{} options='-c search_path={}'", server.dsn(APP, "bank"), schema.replace(' ', "\\\\ "));
-        let options = TableOptions { isolation, ..TableOptions::default() };
-        let conflicts = Arc::default();
-        let table = open(&dsn, options, &conflicts).await.unwrap();
-        Self { dsn, client, table, options, conflicts }
-    }
-
-    /// Another process of the service.
-    async fn another(&self) -> BranchTable {
-        open(&self.dsn, self.options, &self.conflicts).await.unwrap()
-    }
-
-    async fn seats(&self) -> Effects {
-        let row = self.client.query_one("SELECT reserved, confirmed FROM seats", &[]).await.unwrap();
-        let count = |at| u64::try_from(row.get::<_, i32>(at)).unwrap();
-        Effects { reserved: count(0), confirmed: count(1) }
-    }
-
-    async fn rows(&self) -> u64 {
-        let count = self.client.query_one("SELECT count(*) FROM verdict_branch", &[]).await.unwrap();
-        u64::try_from(count.get::<_, i64>(0)).unwrap()
-    }
-
-    /// Waits until so many others wait for locks of whatever kind.
-    async fn others_wait(&self, others: i64) {
-        let look =
-            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
-        let by = Instant::now() + Duration::from_secs(20);
-        while self.client.query_one(look, &[]).await.unwrap().get::<_, i64>(0) != others {
-            assert!(Instant::now() < by, "{others} do not wait");
-            tokio::task::yield_now().await;
-        }
-    }
-}
-
-fn app_pool(dsn: &str) -> Pool {
-    pool(dsn, 8).unwrap()
-}
-
-async fn open(dsn: &str, options: TableOptions, conflicts: &Arc<AtomicU32>) -> Result<BranchTable, OpenError> {
-    let seats = Seats { conflicts: conflicts.clone(), ..Seats::default() };
-    BranchTable::open(app_pool(dsn), seats, options).await
-}
-
-#[tonic::async_trait]
-impl Subject for InPostgres {
-    fn manager(&self) -> Arc<dyn ResourceManager> {
-        Arc::new(self.table.clone())
-    }
-
-    async fn restart(&mut self) {
-        self.table = self.another().await;
-    }
-
-    fn resource(&self) -> ResourceName {
-        "seats".try_into().unwrap()
-    }
-
-    fn payload(&self, vote: Vote) -> Option<Bytes> {
-        Some(seats_payload(vote))
-    }
-
-    async fn effects(&mut self) -> Effects {
-        self.seats().await
-    }
-
-    async fn records(&mut self) -> u64 {
-        self.rows().await
-    }
-}
 
 /// Without anything that can be prepared: the table needs none of it.
 async fn server() -> PostgresServer {
@@ -268,15 +92,11 @@ async fn what_the_database_does_not_allow_is_refused_with_its_code() {
     let role = format!("ALTER ROLE {APP} SET lock_timeout = '100ms'");
     server.superuser("postgres").await.batch_execute(&role).await.unwrap();
     let table = subject.another().await;
-    holder.batch_execute(&format!("BEGIN; LOCK TABLE {}.seats", schema(&subject).await)).await.unwrap();
+    holder.batch_execute(&format!("BEGIN; LOCK TABLE {}.seats", subject.schema().await)).await.unwrap();
     assert_eq!(refused(table.prepare(prepare(6, "one seat")).await), ("55P03".to_owned(), true));
     holder.batch_execute("ROLLBACK").await.unwrap();
     assert_eq!(vote(&table, 6, "one seat").await, Vote::Refused);
     assert_eq!(vote(&table, 7, "one seat").await, Vote::Prepared);
-}
-
-async fn schema(subject: &InPostgres) -> String {
-    texts(&subject.client, "SELECT quote_ident(current_schema())").await.remove(0).unwrap()
 }
 
 #[tokio::test]
@@ -348,50 +168,73 @@ async fn an_incarnation_is_raised_when_no_older_one_is_at_work() {
         // The first message makes the cluster known.
         assert_eq!(vote(old, 1, "is there a seat?").await, Vote::ReadOnly);
         let holder = server.client("bank").await;
-        let table = format!("{}.seats", schema(&subject).await);
+        let table = format!("{}.seats", subject.schema().await);
         holder.batch_execute(&format!("BEGIN; UPDATE {table} SET confirmed = confirmed + 1")).await.unwrap();
         let restored = Stamp { incarnation: 3, ..STAMP };
         let release = async {
             subject.others_wait(1).await;
-            let raise = new.prepare(Prepare { stamp: restored, ..prepare(3, "is there a seat?") });
+            // It touches nothing that the other holds.
+            let raise = new.rollback(Settle { stamp: restored, ..settle(3) });
             let release = async {
                 subject.others_wait(2).await;
                 holder.batch_execute("ROLLBACK").await.unwrap();
             };
             let (raised, ()) = tokio::join!(raise, release);
-            (raised.unwrap().vote, new.recover(9).await.unwrap())
+            (raised.unwrap(), new.recover(9).await.unwrap())
         };
         let (promise, (raised, held)) = tokio::join!(vote(old, 2, "one seat"), release);
-        assert_eq!((promise, raised), (Vote::Prepared, Vote::ReadOnly), "{isolation:?}");
+        assert_eq!((promise, raised), (Vote::Prepared, Settled::DONE), "{isolation:?}");
         assert_eq!(held, [branch(2)], "{isolation:?}");
         let stale = old.prepare(prepare(4, "one seat")).await;
         assert!(
             matches!(stale, Err(NotAnswered::StaleIncarnation { message: 2, seen: 3 })),
             "{isolation:?}: {stale:?}"
         );
+        // One that comes while it is being raised, to a process that has just started.
+        let fresh = subject.another().await;
+        let raiser = server.client("bank").await;
+        let raise = format!(
+            "SET search_path = {}; BEGIN; LOCK TABLE verdict_stamp IN EXCLUSIVE MODE; \
+             UPDATE verdict_stamp SET incarnation = 4",
+            subject.schema().await
+        );
+        raiser.batch_execute(&raise).await.unwrap();
+        let late = fresh.prepare(Prepare { stamp: restored, ..prepare(5, "one seat") });
+        let commit = async {
+            subject.others_wait(1).await;
+            raiser.batch_execute("COMMIT").await.unwrap();
+        };
+        let late = tokio::join!(late, commit).0;
+        assert!(matches!(late, Err(NotAnswered::StaleIncarnation { message: 3, seen: 4 })), "{isolation:?}: {late:?}");
     }
 }
 
-/// A prepare that was long under way waits for the transaction by which its tombstone goes.
+/// A prepare that was long under way waits for the transaction by which its tombstone goes, or comes and goes.
 #[tokio::test]
 async fn a_tombstone_that_goes_leaves_the_horizon_behind() {
     let server = server().await;
-    for isolation in LEVELS {
+    for (isolation, comes) in LEVELS.into_iter().flat_map(|level| [(level, false), (level, true)]) {
         let subject = InPostgres::new(&server, isolation).await;
-        assert_eq!(subject.table.rollback(settle(1)).await.unwrap().settlement, Settlement::Done);
         let purger = server.client("bank").await;
-        let schema = schema(&subject).await;
-        let purge = format!(
-            "SET search_path = {schema}; BEGIN; UPDATE verdict_horizon SET horizon_ms = {}; DELETE FROM verdict_branch",
-            NOW + 1000
-        );
+        let mut purge = format!("SET search_path = {}; BEGIN; ", subject.schema().await);
+        // The cluster is known.
+        assert_eq!(vote(&subject.table, 9, "is there a seat?").await, Vote::ReadOnly);
+        if comes {
+            purge += &format!(
+                "INSERT INTO verdict_branch (xid, number, state, payload, keep_until_ms) VALUES ('\\x{}', 1, 4, '', 0); ",
+                hex(1)
+            );
+        } else {
+            assert_eq!(subject.table.rollback(settle(1)).await.unwrap(), Settled::DONE);
+        }
+        purge += &format!("UPDATE verdict_horizon SET horizon_ms = {}; DELETE FROM verdict_branch", NOW + 1000);
         purger.batch_execute(&purge).await.unwrap();
         let late = async { subject.table.prepare(prepare(1, "one seat")).await.unwrap().vote };
         let commit = async {
             subject.others_wait(1).await;
             purger.batch_execute("COMMIT").await.unwrap();
         };
-        assert_eq!(tokio::join!(late, commit).0, Vote::Refused, "{isolation:?}");
+        assert_eq!(tokio::join!(late, commit).0, Vote::Refused, "{isolation:?}, {comes}");
         assert_eq!(subject.seats().await, Effects::default());
     }
 }
@@ -435,7 +278,7 @@ async fn a_table_that_can_keep_no_promise_is_not_opened() {
     root.batch_execute("CREATE ROLE guest LOGIN; REVOKE CREATE ON SCHEMA public FROM public, app").await.unwrap();
     let guest = server.dsn("guest", "bank");
     assert!(matches!(open(&guest, of(1)).await, Err(OpenError::Schema(_))));
-    root.batch_execute(verdict_client::resource::postgres::table::SCHEMA).await.unwrap();
+    root.batch_execute(SCHEMA).await.unwrap();
     assert!(matches!(open(&guest, of(1)).await, Err(OpenError::Schema(_))));
     let grant = "GRANT SELECT, INSERT, UPDATE, DELETE ON verdict_branch, verdict_stamp, verdict_horizon TO guest";
     root.batch_execute(grant).await.unwrap();

@@ -66,7 +66,7 @@ mod postgres {
         let (mut finished, mut kept) = (0, 0);
         for kill in 0..KILLS {
             let branches = kill * 100_000..(kill + 1) * 100_000;
-            let said = work_until_killed(&table, branches, async || server.kill(), 10 + 9 * kill as usize).await;
+            let said = work_until_killed(&table, branches, async || server.kill(), 10 + 9 * kill).await;
             server.start_again().await;
             finished += said.1.len();
             let client = server.client("bank").await;
@@ -134,7 +134,7 @@ mod mysql {
         let (mut finished, mut kept) = (0, 0);
         for kill in 0..KILLS {
             let branches = kill * 100_000..(kill + 1) * 100_000;
-            let said = work_until_killed(&table, branches, async || server.kill(), 10 + 9 * kill as usize).await;
+            let said = work_until_killed(&table, branches, async || server.kill(), 10 + 9 * kill).await;
             server.restart().await;
             finished += said.1.len();
             let server = &server;

@@ -7,8 +7,12 @@ pub(crate) mod cluster;
 pub(crate) mod mariadb;
 #[cfg(feature = "mysql")]
 pub(crate) mod mariadb_bank;
+#[cfg(feature = "mysql")]
+pub(crate) mod mariadb_seats;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres_seats;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) mod tables;
 

@@ -23,6 +23,11 @@ pub(crate) fn number(branch: BranchId) -> u64 {
     u64::from_be_bytes(branch.xid.as_bytes()[8..].try_into().unwrap()) & u64::from(u32::MAX)
 }
 
+/// A transaction's name in SQL.
+pub(crate) fn hex(n: u64) -> String {
+    branch(n).xid.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 pub(crate) fn prepare(n: u64, payload: &'static str) -> Prepare {
     Prepare {
         stamp: STAMP,
@@ -100,7 +105,7 @@ pub(crate) async fn work_until_killed(
     table: &dyn ResourceManager,
     branches: std::ops::Range<u64>,
     kill: impl AsyncFnOnce(),
-    after: usize,
+    after: u64,
 ) -> (BTreeSet<u64>, BTreeSet<u64>) {
     let (mut prepared, mut committed) = (BTreeSet::new(), BTreeSet::new());
     let work = stream::iter(branches).map(async |n| {
@@ -116,7 +121,7 @@ pub(crate) async fn work_until_killed(
         prepared.extend(was_prepared.then_some(n));
         committed.extend(was_committed.then_some(n));
         failed += usize::from(!was_prepared);
-        if prepared.len() == after
+        if prepared.len() as u64 == after
             && let Some(kill) = kill.take()
         {
             kill().await;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use deadpool_postgres::{Object, Pool, PoolError, Transaction};
-use tokio_postgres::{Client, Error, IsolationLevel, error::SqlState};
+use tokio_postgres::{Client, Error, IsolationLevel, Statement, error::SqlState};
 
 /// Dropped before it [is clean](Lease::is_clean), say because whoever waited went away, it is closed: what it does then,
 /// nobody else has to wait for, and PostgreSQL rolls back what is open in it.
@@ -20,6 +20,12 @@ pub(super) struct Lease {
 impl Lease {
     pub(super) async fn take(pool: &Pool) -> Result<Self, PoolError> {
         Ok(Self { connection: Some(pool.get().await?), clean: AtomicBool::new(false) })
+    }
+
+    /// A statement that the connection keeps.
+    pub(super) async fn prepare(&self, query: &str) -> Result<Statement, Error> {
+        let connection = self.connection.as_ref().expect("the connection is there until it is dropped");
+        connection.prepare_cached(query).await
     }
 
     /// A transaction of its own. Whoever ends it says whether the connection [is clean](Self::set_clean).

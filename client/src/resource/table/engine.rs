@@ -99,7 +99,11 @@ impl<S: Store> Engine<S> {
     ) -> Result<(C::Answer, Fence), NotAnswered> {
         let (mut said, mut tries) = (None, 0);
         loop {
-            let run = Run { seen: self.memory().seen, said: said.clone(), useless_at };
+            let seen = self.memory().seen;
+            // What is known to be stale does not get as far as the database.
+            let mut judged = seen;
+            judged.admit(call.stamp(), C::PURPOSE)?;
+            let run = Run { seen, said: said.clone(), useless_at };
             let trouble = match self.store.once(call, run).await {
                 Ok((Step::Commit(answer) | Step::Answer(answer), fence)) => return Ok((answer, fence)),
                 Ok((Step::Undo(reservation), _)) => {
@@ -108,7 +112,7 @@ impl<S: Store> Engine<S> {
                 }
                 Ok((Step::Raise, _)) => match self.store.raise(call.stamp()).await {
                     Ok(()) => continue,
-                    Err(trouble) => trouble.is_no_refusal(),
+                    Err(trouble) => trouble.without_refusal(),
                 },
                 Err(trouble) => trouble,
             };

@@ -63,7 +63,7 @@ impl Trouble {
     }
 
     /// For what is not the service's work: no reason to refuse it.
-    pub(in crate::resource) fn is_no_refusal(self) -> Self {
+    pub(in crate::resource) fn without_refusal(self) -> Self {
         match self {
             Self::No { reason, error } => {
                 Self::NotAnswered(NotAnswered::Unavailable { what: reason.text, source: Some(error) })
@@ -108,7 +108,7 @@ pub(in crate::resource) async fn perform<C: Call>(
     run: Run,
 ) -> Result<(Step<C::Answer>, Fence), Trouble> {
     let branch = call.branch();
-    let (mut fence, known) = rows.lock(branch).await.map_err(Trouble::is_no_refusal)?;
+    let (mut fence, known) = rows.lock(branch).await.map_err(Trouble::without_refusal)?;
     fence.recall(&run.seen);
     if fence.admit(call.stamp(), C::PURPOSE)? {
         return Ok((Step::Raise, fence));

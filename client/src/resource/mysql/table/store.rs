@@ -87,7 +87,7 @@ impl Store for MysqlStore {
     async fn once<C: Call>(&self, call: &C, run: Run) -> Result<(Step<C::Answer>, Fence), Trouble> {
         let mut lease = self.take(self.isolation).await?;
         let (result, ended) = {
-            let database = lease.begin().await.map_err(trouble)?;
+            let database = lease.begin().await.map_err(trouble).map_err(Trouble::without_refusal)?;
             let mut rows = Open { database, handler: &*self.handler, tables: &self.tables };
             let result = perform(&mut rows, call, run).await;
             let ended = match &result {
@@ -172,7 +172,7 @@ impl Rows for Open<'_> {
 
     async fn save(&mut self, branch: BranchId, row: &Row, keep_until: LogTime) -> Result<(), Trouble> {
         let saved = self.tables.save(&mut self.database, branch, row, keep_until).await;
-        match saved.map_err(trouble).map_err(Trouble::is_no_refusal)? {
+        match saved.map_err(trouble).map_err(Trouble::without_refusal)? {
             true => Ok(()),
             false => Err(damaged()),
         }

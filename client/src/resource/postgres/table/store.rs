@@ -1,16 +1,18 @@
 //! The tables' statements.
 //!
 //! A branch is locked by inserting its row, which a twin waits for, and then locking whatever row there is. The stamp is
-//! guarded by a lock on its table, taken before the transaction's first snapshot: it costs no write, and what is read
-//! after it stays true to the end, at any isolation. The horizon is read after the branch was locked, so whoever dropped
-//! a row of it before has told his horizon; above READ COMMITTED, where the snapshot is older, its row is locked, which
-//! fails if it was written since.
+//! guarded by a lock on its table: it costs no write, and what is read after it stays true to the end. It is taken before
+//! the transaction's first snapshot, and preparing a statement takes one, so that is done before.
+//!
+//! The horizon must be read after the branch was locked: whoever dropped a row of it before has told his horizon by then.
+//! At READ COMMITTED each statement sees what is there. Above, all see what was there at the first, so the row is inserted
+//! before, in a transaction of its own: if it is changed or dropped after the snapshot, to lock it fails with 40001.
 
 use std::{fmt, sync::Arc};
 
 use deadpool_postgres::{Pool, Transaction};
-use futures_util::future::{try_join4, try_join5};
-use tokio_postgres::{Error, IsolationLevel, Row as SqlRow};
+use futures_util::future::{try_join3, try_join5};
+use tokio_postgres::{Error, IsolationLevel, Row as SqlRow, Statement, types::ToSql};
 use verdict_protocol::{BranchId, ClusterId, LogTime, Reason, Xid};
 
 use super::{
@@ -56,9 +58,7 @@ struct Statements {
 }
 
 impl Statements {
-    fn of(schema: &str, isolation: IsolationLevel) -> Self {
-        let is_fresh = matches!(isolation, IsolationLevel::ReadUncommitted | IsolationLevel::ReadCommitted);
-        let lock_horizon = if is_fresh { "" } else { " FOR KEY SHARE" };
+    fn of(schema: &str) -> Self {
         Self {
             share_stamp: format!("LOCK TABLE {schema}.verdict_stamp IN ROW SHARE MODE"),
             own_stamp: format!("LOCK TABLE {schema}.verdict_stamp IN EXCLUSIVE MODE"),
@@ -72,7 +72,7 @@ impl Statements {
                 "SELECT state, payload, reason, source_code, retryable, pg_current_xact_id()::text \
                  FROM {schema}.verdict_branch WHERE xid = $1 AND number = $2 FOR UPDATE"
             ),
-            horizon: format!("SELECT horizon_ms FROM {schema}.verdict_horizon WHERE id = 1{lock_horizon}"),
+            horizon: format!("SELECT horizon_ms FROM {schema}.verdict_horizon WHERE id = 1"),
             save: format!(
                 "UPDATE {schema}.verdict_branch SET state = $3, payload = $4, reason = $5, source_code = $6, \
                  retryable = $7, keep_until_ms = $8 WHERE xid = $1 AND number = $2 AND pg_current_xact_id()::text = $9"
@@ -92,6 +92,44 @@ impl Statements {
     }
 }
 
+/// What a call needs, on one connection.
+struct Prepared {
+    stamp: Statement,
+    insert: Statement,
+    lock: Statement,
+    horizon: Statement,
+    save: Statement,
+}
+
+impl Statements {
+    async fn prepare(&self, lease: &Lease) -> Result<Prepared, Error> {
+        let (stamp, insert, lock, horizon, save) = try_join5(
+            lease.prepare(&self.stamp),
+            lease.prepare(&self.insert),
+            lease.prepare(&self.lock),
+            lease.prepare(&self.horizon),
+            lease.prepare(&self.save),
+        )
+        .await?;
+        Ok(Prepared { stamp, insert, lock, horizon, save })
+    }
+}
+
+impl Prepared {
+    /// It need not be durable: the transaction that needs it comes after it in the log.
+    async fn insert_before(&self, lease: &Lease, branch: BranchId) -> Result<(), Error> {
+        let (xid, number) = (&branch.xid.as_bytes()[..], i64::from(branch.number));
+        let key: [&(dyn ToSql + Sync); 2] = [&xid, &number];
+        try_join3(
+            lease.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL synchronous_commit = off"),
+            lease.execute(&self.insert, &key),
+            lease.batch_execute("COMMIT"),
+        )
+        .await
+        .map(drop)
+    }
+}
+
 impl PostgresStore {
     pub(super) async fn open(pool: Pool, handler: Arc<dyn Handler>, options: TableOptions) -> Result<Self, OpenError> {
         let TableOptions { cluster, isolation, .. } = options;
@@ -99,7 +137,7 @@ impl PostgresStore {
         judge_settings(check(&lease).await.map_err(OpenError::connect)?, &SETTINGS)?;
         let transaction = lease.begin(IsolationLevel::ReadCommitted).await.map_err(OpenError::connect)?;
         let schema = create(&transaction).await.map_err(OpenError::schema)?;
-        let sql = Statements::of(&schema, isolation);
+        let sql = Statements::of(&schema);
         let found = claim_stamp(&transaction, &sql).await.map_err(OpenError::schema)?;
         if let Some(cluster) = claim(found, cluster)? {
             let claimed = Fence { cluster: Some(cluster), ..found.fence };
@@ -152,8 +190,14 @@ impl Store for PostgresStore {
     async fn once<C: Call>(&self, call: &C, run: Run) -> Result<(Step<C::Answer>, Fence), Trouble> {
         let mut lease = self.take().await?;
         let (result, ended) = {
-            let database = lease.begin(self.isolation).await.map_err(trouble)?;
-            let mut rows = Open { database, handler: &*self.handler, sql: &self.sql, number: String::new() };
+            let prepared = self.sql.prepare(&lease).await.map_err(no_work)?;
+            let inserts = matches!(self.isolation, IsolationLevel::ReadUncommitted | IsolationLevel::ReadCommitted);
+            if !inserts {
+                prepared.insert_before(&lease, call.branch()).await.map_err(no_work)?;
+            }
+            let database = lease.begin(self.isolation).await.map_err(no_work)?;
+            let (handler, share_stamp) = (&*self.handler, &*self.sql.share_stamp);
+            let mut rows = Open { database, handler, share_stamp, prepared, inserts, number: String::new() };
             let result = perform(&mut rows, call, run).await;
             let ended = match &result {
                 Ok((Step::Commit(_), _)) => rows.database.commit().await,
@@ -213,37 +257,42 @@ const DAMAGED: &str = "a row of verdict_branch is not one of this program's: res
 struct Open<'a> {
     database: Transaction<'a>,
     handler: &'a dyn Handler,
-    sql: &'a Statements,
+    share_stamp: &'a str,
+    prepared: Prepared,
+    /// Whether the branch's row is inserted here.
+    inserts: bool,
     number: String,
+}
+
+/// The row that stood in the way of the insert was dropped before it could be locked.
+fn dropped() -> Trouble {
+    let what = "the branch's row was dropped just now";
+    Trouble::Again { reason: Reason::refused(what, "", true), error: what.into() }
+}
+
+fn no_work(error: Error) -> Trouble {
+    trouble(error).without_refusal()
 }
 
 #[tonic::async_trait]
 impl Rows for Open<'_> {
     async fn lock(&mut self, branch: BranchId) -> Result<(Fence, Option<Row>), Trouble> {
-        let Self { database, sql, number, .. } = self;
-        let prepared = try_join4(
-            database.prepare_cached(&sql.stamp),
-            database.prepare_cached(&sql.insert),
-            database.prepare_cached(&sql.lock),
-            database.prepare_cached(&sql.horizon),
-        );
+        let Self { database, share_stamp, prepared, inserts, number, .. } = self;
         let (xid, n) = (&branch.xid.as_bytes()[..], i64::from(branch.number));
-        let locked = async {
-            let (stamp, insert, lock, horizon) = prepared.await?;
-            // They leave in this order, in one go.
-            try_join5(
-                database.batch_execute(&sql.share_stamp),
-                database.query_one(&stamp, &[]),
-                database.execute(&insert, &[&xid, &n]),
-                database.query_opt(&lock, &[&xid, &n]),
-                database.query_one(&horizon, &[]),
-            )
-            .await
-        };
+        // They leave in this order, in one go.
+        let key: [&(dyn ToSql + Sync); 2] = [&xid, &n];
+        let insert = async { if *inserts { database.execute(&prepared.insert, &key).await } else { Ok(0) } };
+        let locked = try_join5(
+            database.batch_execute(share_stamp),
+            database.query_one(&prepared.stamp, &[]),
+            insert,
+            database.query_opt(&prepared.lock, &key),
+            database.query_one(&prepared.horizon, &[]),
+        );
         let ((), stamp, _, row, horizon) = locked.await.map_err(trouble)?;
         let mut fence = read_fence(&stamp).map_err(trouble)?;
         fence.horizon = LogTime::from_millis(unsigned(horizon.get(0)));
-        let Some(row) = row else { return Err(Trouble::unavailable("the branch's row was dropped just now")) };
+        let Some(row) = row else { return Err(dropped()) };
         *number = row.try_get(5).map_err(trouble)?;
         Ok((fence, read_row(&row)?))
     }
@@ -261,18 +310,15 @@ impl Rows for Open<'_> {
     }
 
     async fn save(&mut self, branch: BranchId, row: &Row, keep_until: LogTime) -> Result<(), Trouble> {
-        let saved = async {
-            let save = self.database.prepare_cached(&self.sql.save).await?;
-            let (xid, number) = (&branch.xid.as_bytes()[..], i64::from(branch.number));
-            let text = row.reason.as_ref().map(|reason| without_nul(&reason.text));
-            let source_code = row.reason.as_ref().map(|reason| without_nul(&reason.source_code));
-            let retryable = row.reason.as_ref().map(|reason| reason.retryable);
-            let (state, keep_until) = (code(row.record), signed(keep_until.as_millis()));
-            let values: [&(dyn tokio_postgres::types::ToSql + Sync); 9] =
-                [&xid, &number, &state, &&*row.payload, &text, &source_code, &retryable, &keep_until, &self.number];
-            self.database.execute(&save, &values).await
-        };
-        match saved.await.map_err(trouble).map_err(Trouble::is_no_refusal)? {
+        let (xid, number) = (&branch.xid.as_bytes()[..], i64::from(branch.number));
+        let text = row.reason.as_ref().map(|reason| without_nul(&reason.text));
+        let source_code = row.reason.as_ref().map(|reason| without_nul(&reason.source_code));
+        let retryable = row.reason.as_ref().map(|reason| reason.retryable);
+        let (state, keep_until) = (code(row.record), signed(keep_until.as_millis()));
+        let values: [&(dyn ToSql + Sync); 9] =
+            [&xid, &number, &state, &&*row.payload, &text, &source_code, &retryable, &keep_until, &self.number];
+        let saved = self.database.execute(&self.prepared.save, &values).await;
+        match saved.map_err(trouble).map_err(Trouble::without_refusal)? {
             1 => Ok(()),
             _ => Err(Trouble::unavailable(ENDED_EARLY)),
         }
