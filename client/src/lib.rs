@@ -66,9 +66,9 @@
 //!
 //! For a PostgreSQL database that is `resource::postgres` (feature `postgres`).
 //!
-//! A service becomes a participant by implementing [`participant::ResourceManager`], or, if it has a local SQLite
-//! database, three functions over `resource::sqlite` (feature `sqlite`), and serves it with
-//! [`participant::Participants`].
+//! A service becomes a participant by implementing [`participant::ResourceManager`], or, if it has a database of its own,
+//! three functions over `resource::sqlite`, `resource::postgres::table` or `resource::mysql::table` (features `sqlite`,
+//! `postgres`, `mysql`), and serves it with [`participant::Participants`].
 //!
 //! | module | holds |
 //! |---|---|

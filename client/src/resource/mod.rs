@@ -1,4 +1,5 @@
-//! Participants we ship, one file a kind of storage; databases that prepare by themselves share [`xa`].
+//! Participants we ship, one file a kind of storage; databases that prepare by themselves share [`xa`], branch tables their
+//! rows.
 
 pub mod memory;
 #[cfg(feature = "mysql")]

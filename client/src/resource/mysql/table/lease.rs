@@ -4,8 +4,8 @@ use mysql_async::{Conn, Error, IsolationLevel, Pool, Transaction, TxOpts, prelud
 
 use super::super::database::DEAD_CONNECTIONS;
 
-/// Dropped before it [is clean](Lease::set_clean), say because whoever waited went away, it is closed: an answer that is still
-/// to come would be taken for that to the next one's question.
+/// Dropped before the transaction in it has ended, say because whoever waited went away, it is closed: the server rolls back
+/// what is open in it, and an answer that is still to come is nobody's.
 pub(super) struct Lease {
     /// Always there until it is dropped.
     connection: Option<Conn>,
@@ -55,7 +55,6 @@ impl Drop for Lease {
             && let Some(connection) = self.connection.take()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
-            // The server rolls back what is open in it.
             drop(runtime.spawn(async { drop(connection.disconnect().await) }));
         }
     }
