@@ -20,7 +20,7 @@ use verdict_client::{
 
 use common::{
     mariadb::MariaDb,
-    mariadb_seats::{InMariaDb, Seats, open},
+    mariadb_seats::{InMariaDb, Seats},
     tables::{
         NOW, STAMP, branch, crowd, drops_what_the_horizon_has_passed, hex, prepare, refused, rivals_agree, settle,
         unanswered, vote,

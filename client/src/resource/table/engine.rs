@@ -122,8 +122,10 @@ impl<S: Store> Engine<S> {
                     tries += 1;
                     sleep(pause(tries, call.branch())).await;
                 }
-                // Recorded only if nothing is known of the branch: an outcome that met this is not answered.
-                Trouble::Again { reason, .. } | Trouble::No { reason, .. } if said.is_none() && in_time => {
+                // It is recorded only if nothing is known of the branch.
+                Trouble::Again { reason, .. } | Trouble::No { reason, .. }
+                    if C::MAY_REFUSE && said.is_none() && in_time =>
+                {
                     (said, tries) = (Some(Reservation::Refused(reason)), 0);
                 }
                 trouble => return Err(trouble.into()),

@@ -11,9 +11,8 @@
 //! became of the branch, so that either both are durable or neither is. Nothing is answered before the commit. Several
 //! processes may serve one database. No XA statement is used.
 //!
-//! - A deadlock (1213, also 1020) is done again after a pause, up to ten times; then, or once the vote is of no use any more,
-//!   the branch is REFUSED with the server's code, as retryable. A lock or statement that timed out (1205, 1317, 1969, 3024)
-//!   is REFUSED so at once.
+//! - A deadlock (1213, also 1020) is done again after a pause, up to ten times; then the branch is REFUSED with the server's
+//!   code, as retryable. A lock or statement that timed out (1205, 1317, 1969, 3024) is REFUSED so at once.
 //! - What the server does not allow, also at the commit (SQLSTATE classes 22, 23 and 45, code 3819), is REFUSED with its code.
 //! - Any other error is [`NotAnswered::Unavailable`], never a vote, and so is any error of confirm and cancel: the call comes
 //!   again.

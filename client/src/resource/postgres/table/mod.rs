@@ -11,9 +11,8 @@
 //! became of the branch, so that either both are durable or neither is. Nothing is answered before the commit. Several
 //! processes may serve one database. `PREPARE TRANSACTION` is not used: `max_prepared_transactions` may be 0.
 //!
-//! - A deadlock or serialization failure (40P01, 40001) is done again after a pause, up to ten times; then, or once the vote
-//!   is of no use any more, the branch is REFUSED with the SQLSTATE, as retryable. A lock or statement that timed out
-//!   (55P03, 57014) is REFUSED so at once.
+//! - A deadlock or serialization failure (40P01, 40001) is done again after a pause, up to ten times; then the branch is
+//!   REFUSED with the SQLSTATE, as retryable. A lock or statement that timed out (55P03, 57014) is REFUSED so at once.
 //! - What the database does not allow, also at the commit (classes 22 and 23, P0001), is REFUSED with the SQLSTATE.
 //! - Any other error is [`NotAnswered::Unavailable`], never a vote, and so is any error of confirm and cancel: the call comes
 //!   again.
