@@ -16,8 +16,6 @@ use crate::{
 pub(in crate::resource) trait Call: Send + Sync {
     type Answer: Send;
     const PURPOSE: Purpose;
-    /// Whether it may be answered with a refusal, if nothing is known of the branch.
-    const MAY_REFUSE: bool;
 
     fn branch(&self) -> BranchId;
 
@@ -65,7 +63,6 @@ pub(in crate::resource) struct Settling {
 impl Call for Prepare {
     type Answer = Voted;
     const PURPOSE: Purpose = Purpose::Promise;
-    const MAY_REFUSE: bool = true;
 
     fn branch(&self) -> BranchId {
         self.branch
@@ -103,7 +100,6 @@ fn prepared(payload: Bytes, said: Reservation) -> Work<Voted> {
 impl Call for Settling {
     type Answer = Settled;
     const PURPOSE: Purpose = Purpose::Outcome;
-    const MAY_REFUSE: bool = false;
 
     fn branch(&self) -> BranchId {
         self.request.branch
@@ -131,7 +127,6 @@ impl Call for Settling {
 impl Call for OnePhase {
     type Answer = Conclusion;
     const PURPOSE: Purpose = Purpose::Outcome;
-    const MAY_REFUSE: bool = true;
 
     fn branch(&self) -> BranchId {
         self.branch

@@ -17,12 +17,12 @@ use std::{
 };
 
 use tokio::time::{Instant, sleep, timeout};
-use verdict_protocol::{BranchId, LogTime};
+use verdict_protocol::{BranchId, Conclusion, LogTime, Outcome};
 
 pub(in crate::resource) use super::perform::{Rows, Run, Step, Trouble, perform};
-use super::{Call, PURGE, PURGE_EVERY_MS};
+use super::{Call, PURGE, PURGE_EVERY_MS, Settling};
 use crate::{
-    participant::{Fence, NotAnswered, Prepare, Stamp, with_causes},
+    participant::{Fence, NotAnswered, OnePhase, Prepare, Settle, Settled, Stamp, Voted, with_causes},
     resource::Reservation,
 };
 
@@ -52,6 +52,15 @@ pub(in crate::resource) struct Engine<S> {
     memory: Mutex<Memory>,
 }
 
+/// On which a call is carried out.
+#[derive(Clone, Copy, Debug)]
+struct Terms {
+    /// Whether it may be answered with a refusal, if nothing is known of the branch.
+    refuses: bool,
+    /// When nothing needs to be reserved any more.
+    useless_at: Option<Instant>,
+}
+
 /// What may be forgotten at a restart.
 #[derive(Debug, Default)]
 struct Memory {
@@ -64,25 +73,26 @@ impl<S: Store> Engine<S> {
         Self { store, call_timeout, memory: Mutex::default() }
     }
 
-    pub(in crate::resource) async fn prepare(
-        &self,
-        request: Prepare,
-    ) -> Result<<Prepare as Call>::Answer, NotAnswered> {
+    pub(in crate::resource) async fn prepare(&self, request: Prepare) -> Result<Voted, NotAnswered> {
         let left = Some(request.vote_timeout).filter(|left| !left.is_zero());
-        self.answer(&request, left.map(|left| Instant::now() + left)).await
+        let useless_at = left.map(|left| Instant::now() + left);
+        self.answer(&request, Terms { refuses: true, useless_at }).await
     }
 
-    /// For calls that are never too late.
-    pub(in crate::resource) async fn carry<C: Call>(&self, call: &C) -> Result<C::Answer, NotAnswered> {
-        self.answer(call, None).await
+    pub(in crate::resource) async fn settle(&self, request: Settle, outcome: Outcome) -> Result<Settled, NotAnswered> {
+        self.answer(&Settling { request, outcome }, Terms { refuses: false, useless_at: None }).await
+    }
+
+    pub(in crate::resource) async fn conclude(&self, request: OnePhase) -> Result<Conclusion, NotAnswered> {
+        self.answer(&request, Terms { refuses: true, useless_at: None }).await
     }
 
     pub(in crate::resource) async fn recover(&self, limit: usize) -> Result<Vec<BranchId>, NotAnswered> {
         self.bounded(async { Ok(self.store.in_doubt(limit).await?) }).await
     }
 
-    async fn answer<C: Call>(&self, call: &C, useless_at: Option<Instant>) -> Result<C::Answer, NotAnswered> {
-        let (answer, fence) = self.bounded(self.transact(call, useless_at)).await?;
+    async fn answer<C: Call>(&self, call: &C, terms: Terms) -> Result<C::Answer, NotAnswered> {
+        let (answer, fence) = self.bounded(self.transact(call, terms)).await?;
         self.learn(&fence).await;
         Ok(answer)
     }
@@ -95,7 +105,7 @@ impl<S: Store> Engine<S> {
     async fn transact<C: Call>(
         &self,
         call: &C,
-        useless_at: Option<Instant>,
+        Terms { refuses, useless_at }: Terms,
     ) -> Result<(C::Answer, Fence), NotAnswered> {
         let (mut said, mut tries) = (None, 0);
         loop {
@@ -123,9 +133,7 @@ impl<S: Store> Engine<S> {
                     sleep(pause(tries, call.branch())).await;
                 }
                 // It is recorded only if nothing is known of the branch.
-                Trouble::Again { reason, .. } | Trouble::No { reason, .. }
-                    if C::MAY_REFUSE && said.is_none() && in_time =>
-                {
+                Trouble::Again { reason, .. } | Trouble::No { reason, .. } if refuses && said.is_none() && in_time => {
                     (said, tries) = (Some(Reservation::Refused(reason)), 0);
                 }
                 trouble => return Err(trouble.into()),

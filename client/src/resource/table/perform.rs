@@ -6,7 +6,7 @@ use futures_util::FutureExt;
 use tokio::time::Instant;
 use verdict_protocol::{BranchId, LogTime, Reason};
 
-use super::{Call, Finish, Plan, Row, TOO_LATE, call::Work};
+use super::{Call, Finish, Plan, Row, TOO_LATE, Work};
 use crate::{
     participant::{Fence, NotAnswered, rules},
     resource::Reservation,

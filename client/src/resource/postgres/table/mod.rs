@@ -63,10 +63,7 @@ use verdict_protocol::{BranchId, ClusterId, Conclusion, Outcome};
 use self::store::PostgresStore;
 use crate::{
     participant::{NotAnswered, OnePhase, Prepare, ResourceManager, Settle, Settled, Voted},
-    resource::{
-        Reservation,
-        table::{Settling, engine::Engine},
-    },
+    resource::{Reservation, table::engine::Engine},
 };
 
 pub use crate::resource::table::OpenError;
@@ -144,15 +141,15 @@ impl ResourceManager for BranchTable {
     }
 
     async fn commit(&self, request: Settle) -> Result<Settled, NotAnswered> {
-        self.engine.carry(&Settling { request, outcome: Outcome::Committed }).await
+        self.engine.settle(request, Outcome::Committed).await
     }
 
     async fn rollback(&self, request: Settle) -> Result<Settled, NotAnswered> {
-        self.engine.carry(&Settling { request, outcome: Outcome::Aborted }).await
+        self.engine.settle(request, Outcome::Aborted).await
     }
 
     async fn commit_one_phase(&self, request: OnePhase) -> Result<Conclusion, NotAnswered> {
-        self.engine.carry(&request).await
+        self.engine.conclude(request).await
     }
 
     async fn recover(&self, limit: usize) -> Result<Vec<BranchId>, NotAnswered> {
