@@ -33,7 +33,7 @@ impl Failure {
             | Self::Participant(
                 ParticipantError::Options(_) | ParticipantError::Resource(_) | ParticipantError::Logging(_),
             )
-            | Self::Demo(DemoError::Bookings(_) | DemoError::Keep { .. }) => 2,
+            | Self::Demo(DemoError::Bookings(_) | DemoError::Keep { .. } | DemoError::Databases { .. }) => 2,
             Self::Ask(AskError::Call(CallError::Unknown { .. })) => 3,
             Self::Demo(DemoError::Interrupted) => 130,
             Self::Runtime(_)

@@ -1,26 +1,34 @@
-//! Reads the three databases, as they are on disk, and holds them against each other and against the file.
+//! Reads the three databases, files or servers, and holds them against each other and against the bookings' file.
+
+mod server;
+mod sqlite;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
-use rusqlite::{Connection, OpenFlags, Row};
 use serde::Serialize;
 use thiserror::Error;
 use verdict_client::ClusterStatus;
 
-use super::load::{Account, Answer};
+use super::{
+    databases::{Server, ServerError},
+    load::{Account, Answer},
+};
 use crate::{
     client::grouped,
     participant::{Kind, money},
 };
 
 #[derive(Debug, Error)]
-#[error("the database {} cannot be read", path.display())]
-pub(crate) struct AuditError {
-    path: PathBuf,
-    source: rusqlite::Error,
+pub(crate) enum AuditError {
+    #[error("the database {} cannot be read", path.display())]
+    File { path: PathBuf, source: rusqlite::Error },
+    #[error("a database cannot be read")]
+    Server(#[from] ServerError),
+    #[error("the {kind:?}' database has a row that nobody wrote: {row}")]
+    Row { kind: Kind, row: String },
 }
 
 /// What the databases say.
@@ -73,17 +81,21 @@ impl Books {
     }
 }
 
-/// Audits. `cluster` is what the leader said once everything was settled.
-pub(super) fn audit(
+/// Audits. `cluster` is what the leader said once everything was settled; the servers still run.
+pub(super) async fn audit(
     databases: &[(Kind, PathBuf)],
+    servers: &[Server],
     accounts: &[Account],
     lines: usize,
     cluster: &ClusterStatus,
 ) -> Result<Audit, AuditError> {
     let mut books = BTreeMap::new();
     for (kind, path) in databases {
-        let read = read(*kind, path).map_err(|source| AuditError { path: path.clone(), source })?;
+        let read = sqlite::read(*kind, path).map_err(|source| AuditError::File { path: path.clone(), source })?;
         books.insert(kind.name(), read);
+    }
+    for server in servers {
+        books.insert(server.stock.kind().name(), server::read(server).await?);
     }
     Ok(judge(&books["seats"], &books["wallet"], &books["tickets"], accounts, lines, cluster))
 }
@@ -221,62 +233,6 @@ fn unaccounted(tickets: &Books, accounts: &[Account], lines: usize) -> Vec<Strin
     let strangers = tickets.parts.keys().filter(|order| !booked.contains_key(order));
     wrong.extend(strangers.map(|order| format!("order {order} has a ticket, but no line was told so")));
     wrong
-}
-
-fn read(kind: Kind, path: &Path) -> rusqlite::Result<Books> {
-    // Not read-only: what the participant wrote last may still stand in SQLite's write-ahead log.
-    let database = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-    let mut books = Books::default();
-    let (finished, held, stock) = match kind {
-        Kind::Seats => (
-            "SELECT order_id, xid, '', trip, seats, 0 FROM sales WHERE state = 'sold'",
-            "SELECT count(*) FROM sales WHERE state = 'held'",
-            "SELECT trip || ': ' || free || ' free of ' || capacity || ', ' || sold || ' sold' FROM (
-                 SELECT trip, capacity, free, (SELECT coalesce(sum(seats), 0) FROM sales
-                     WHERE sales.trip = trips.trip AND state = 'sold') AS sold FROM trips)
-             WHERE free + sold <> capacity OR free < 0",
-        ),
-        Kind::Wallet => (
-            "SELECT order_id, xid, customer, '', 0, cents FROM debits WHERE state = 'paid'",
-            "SELECT count(*) FROM debits WHERE state = 'held'",
-            "SELECT customer || ': ' || balance || ' left of ' || opening || ', ' || paid || ' paid' FROM (
-                 SELECT customer, opening, balance, (SELECT coalesce(sum(cents), 0) FROM debits
-                     WHERE debits.customer = customers.customer AND state = 'paid') AS paid FROM customers)
-             WHERE balance + paid <> opening OR balance < 0",
-        ),
-        Kind::Tickets => (
-            "SELECT order_id, xid, customer, trip, seats, price_cents FROM tickets WHERE state = 'issued'",
-            "SELECT count(*) FROM tickets WHERE state = 'held'",
-            "SELECT '' WHERE false",
-        ),
-    };
-    let part = |row: &Row<'_>| {
-        let part = Part {
-            xid: row.get(1)?,
-            customer: row.get(2)?,
-            trip: row.get(3)?,
-            seats: number(row, 4)?,
-            cents: number(row, 5)?,
-        };
-        Ok((row.get::<_, String>(0)?, part))
-    };
-    for found in database.prepare(finished)?.query_map([], part)? {
-        let (order, part) = found?;
-        books.parts.entry(order).or_default().push(part);
-    }
-    books.held = database.query_row(held, [], |row| number(row, 0))?;
-    // State 0 of the branch table is PREPARED.
-    books.in_doubt =
-        database.query_row("SELECT count(*) FROM verdict_branch WHERE state = 0", [], |row| number(row, 0))?;
-    for wrong in database.prepare(stock)?.query_map([], |row| row.get(0))? {
-        books.wrong.push(wrong?);
-    }
-    Ok(books)
-}
-
-/// SQLite's integers are signed; none of these is negative or large.
-fn number(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
-    row.get::<_, u32>(column).map(u64::from)
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@
 //!   55 %  SIGSTOP the leader, 3 s      over when it was resumed and follows the new one
 //!   75 %  kill -9 a participant, 1 s   over when it was started again and a booking was committed
 //! ```
+//!
+//! Where servers keep parts of the bookings, the last of them is killed in the place of a participant.
 
 use std::{
     path::PathBuf,
@@ -119,19 +121,26 @@ impl Stage<'_> {
         self.over();
 
         self.due(3).await;
-        let kind = Kind::Wallet;
-        let name = kind.name();
-        faults.push(self.begins(format!("kill -9 the participant {name}, for {}", short(PARTICIPANT_DOWN))));
-        self.fleet.kill(Who::Participant(kind)).await?;
+        let last = self.fleet.servers().last().map(|server| (server.stock.kind(), server.brand.to_string()));
+        let (kind, name) = last.unwrap_or_else(|| (Kind::Wallet, "the participant wallet".to_owned()));
+        faults.push(self.begins(format!("kill -9 {name}, for {}", short(PARTICIPANT_DOWN))));
+        let (who, address) = self.fleet.keeper(kind);
+        let address = address.to_owned();
+        self.fleet.kill(who).await?;
         let died = Instant::now();
         sleep(PARTICIPANT_DOWN).await;
-        self.fleet.start(Who::Participant(kind))?;
-        self.within("the participant that came back listens", async {
-            while TcpStream::connect(self.fleet.participant(kind)).await.is_err() {
-                sleep(Duration::from_millis(10)).await;
+        let by = died + PARTICIPANT_DOWN + WITHIN;
+        loop {
+            self.fleet.start_unless_running(who)?;
+            if TcpStream::connect(&address).await.is_ok() {
+                break;
             }
-        })
-        .await?;
+            if Instant::now() > by {
+                let what = format!("{name} listens again");
+                return Err(FaultError::TooLong { what, dir: self.dir.clone() });
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
         self.tell(format!("{name} was started again"));
         self.commits(&mut faults, died, 3).await?;
         self.over();

@@ -1,19 +1,21 @@
-//! The demo's processes: three nodes and three participants, all this same program, on loopback.
+//! The demo's processes: three nodes and the participants, all this same program, and servers of databases, on loopback.
 //!
-//! None outlives the demo: a dropped child is killed, the kernel kills it when the demo is killed, and it ends by
-//! itself when the pipe on its standard input is closed.
+//! None outlives the demo: a dropped child is killed, the kernel kills it when the demo is killed, and one of this program
+//! ends by itself when the pipe on its standard input is closed.
 
 use std::{
     collections::BTreeSet,
     fmt::Write as _,
     fs::File,
-    io,
+    io::{self, Write as _},
     net::TcpListener,
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
     time::Duration,
 };
 
+use futures_util::future::try_join_all;
 use rustix::process::{Pid, Signal, kill_process};
 use thiserror::Error;
 use tokio::{
@@ -21,6 +23,7 @@ use tokio::{
     time::timeout,
 };
 
+use super::databases::{Brand, Run, Server, ServerError, Stock};
 use crate::participant::Kind;
 
 /// How long a process may take to end when it is asked to.
@@ -58,6 +61,8 @@ pub(crate) enum FleetError {
     Ended { name: String, status: ExitStatus, log: PathBuf, tail: String },
     #[error("{name} did not end within {STOP_WITHIN:?} of being asked to")]
     Stuck { name: String },
+    #[error(transparent)]
+    Server(#[from] ServerError),
 }
 
 /// A process: where it is in the fleet.
@@ -66,13 +71,15 @@ pub(super) enum Who {
     /// By its number, from 1.
     Node(u64),
     Participant(Kind),
+    /// The server of the database that keeps it.
+    Server(Kind),
 }
 
 #[derive(Debug)]
 struct Member {
     who: Who,
     name: String,
-    arguments: Vec<String>,
+    run: Run,
     log: PathBuf,
     child: Option<Child>,
     /// Its closing tells the child that the demo is gone; waiting for a child would close one that it still holds.
@@ -81,22 +88,31 @@ struct Member {
 
 #[derive(Debug)]
 pub(super) struct Fleet {
-    program: PathBuf,
     members: Vec<Member>,
     nodes: Vec<String>,
+    /// Where whatever keeps a kind of parts listens.
     services: Vec<(Kind, String)>,
     databases: Vec<(Kind, PathBuf)>,
+    servers: Vec<Server>,
 }
 
 impl Fleet {
-    /// Lays out the files of all processes in `dir`; starts none.
-    pub(super) fn lay_out(dir: &Path, seed: u64) -> Result<Self, FleetError> {
+    /// Lays out the files of all processes in `dir`; starts none. The first kinds of parts are kept by servers of these
+    /// brands, with so many bookings at a time.
+    pub(super) fn lay_out(dir: &Path, seed: u64, brands: &[Brand], bookings: u16) -> Result<Self, FleetError> {
         let program = std::env::current_exe().map_err(FleetError::Program)?;
         let ports = free_ports(6, seed)?;
         let address = |port: &u16| format!("127.0.0.1:{port}");
         let nodes: Vec<String> = ports[..3].iter().map(address).collect();
         let services: Vec<(Kind, String)> = Kind::ALL.into_iter().zip(ports[3..].iter().map(address)).collect();
-        let mut fleet = Self { program, members: Vec::new(), nodes, services: services.clone(), databases: Vec::new() };
+        let (members, databases) = (Vec::new(), Vec::new());
+        let mut fleet = Self { members, nodes, services: services.clone(), databases, servers: Vec::new() };
+        for ((stock, brand), port) in Stock::ALL.into_iter().zip(brands).zip(&ports[3..]) {
+            fleet.servers.push(Server::find(stock, *brand, dir, *port, bookings)?);
+        }
+        for (kind, run) in fleet.servers.iter().map(|server| (server.stock.kind(), server.run())).collect::<Vec<_>>() {
+            fleet.add(dir, Who::Server(kind), kind.name().to_owned(), run);
+        }
 
         let mut common = "\n[nodes]\n".to_owned();
         for (number, address) in (1..).zip(&fleet.nodes) {
@@ -104,18 +120,27 @@ impl Fleet {
             let _ = writeln!(common, "{number} = \"{address}\"");
         }
         common.push_str("\n[resources]\n");
+        let mut tables = String::new();
         for (kind, address) in &services {
-            let _ = writeln!(common, "{} = \"http://{address}\"", kind.name());
+            let name = kind.name();
+            let Some(server) = fleet.server(*kind) else {
+                let _ = writeln!(common, "{name} = \"http://{address}\"");
+                continue;
+            };
+            let _ = writeln!(common, "{name} = \"{}\"", server.brand.word());
+            let _ = write!(tables, "\n[databases.{name}]\ndsn_file = \"{name}.dsn\"\n");
+            write_secret(&dir.join(format!("{name}.dsn")), &server.dsn())?;
         }
+        common.push_str(&tables);
         for number in 1..=3 {
             let name = format!("node-{number}");
             let config = dir.join(format!("{name}.toml"));
             let text = format!("cluster = \"demo\"\nnode = {number}\ndata = \"{name}\"\n{common}");
             std::fs::write(&config, text).map_err(|source| FleetError::Write { path: config.clone(), source })?;
             let arguments = ["serve", "--config", &config.display().to_string(), "--exit-with-parent"];
-            fleet.add(dir, Who::Node(number), name, arguments.map(str::to_owned).to_vec());
+            fleet.add(dir, Who::Node(number), name, own(&program, &arguments));
         }
-        for (kind, address) in services {
+        for (kind, address) in services.into_iter().skip(fleet.servers.len()) {
             let name = kind.name().to_owned();
             let database = dir.join(format!("{name}.sqlite"));
             let arguments = [
@@ -130,16 +155,16 @@ impl Fleet {
                 &fleet.nodes.join(","),
                 "--exit-with-parent",
             ];
-            let arguments = arguments.map(str::to_owned).to_vec();
-            fleet.add(dir, Who::Participant(kind), name, arguments);
+            let run = own(&program, &arguments);
+            fleet.add(dir, Who::Participant(kind), name, run);
             fleet.databases.push((kind, database));
         }
         Ok(fleet)
     }
 
-    fn add(&mut self, dir: &Path, who: Who, name: String, arguments: Vec<String>) {
+    fn add(&mut self, dir: &Path, who: Who, name: String, run: Run) {
         let log = dir.join(format!("{name}.log"));
-        self.members.push(Member { who, name, arguments, log, child: None, lifeline: None });
+        self.members.push(Member { who, name, run, log, child: None, lifeline: None });
     }
 
     /// The nodes' addresses, node 1 first.
@@ -147,13 +172,29 @@ impl Fleet {
         &self.nodes
     }
 
-    /// Where a participant serves.
-    pub(super) fn participant(&self, kind: Kind) -> &str {
-        self.services.iter().find(|(service, _)| *service == kind).map_or("", |(_, address)| address)
+    /// Who keeps a kind of parts, and where it listens.
+    pub(super) fn keeper(&self, kind: Kind) -> (Who, &str) {
+        let who = if self.server(kind).is_some() { Who::Server(kind) } else { Who::Participant(kind) };
+        (who, self.services.iter().find(|(service, _)| *service == kind).map_or("", |(_, address)| address))
     }
 
+    /// The participants' files.
     pub(super) fn databases(&self) -> &[(Kind, PathBuf)] {
         &self.databases
+    }
+
+    pub(super) fn servers(&self) -> &[Server] {
+        &self.servers
+    }
+
+    pub(super) fn server(&self, kind: Kind) -> Option<&Server> {
+        self.servers.iter().find(|server| server.stock.kind() == kind)
+    }
+
+    /// Makes the servers' files, all at once.
+    pub(super) async fn make_servers(&self) -> Result<(), FleetError> {
+        try_join_all(self.servers.iter().map(Server::make)).await?;
+        Ok(())
     }
 
     pub(super) fn start_all(&mut self) -> Result<(), FleetError> {
@@ -161,15 +202,21 @@ impl Fleet {
         all.into_iter().try_for_each(|who| self.start(who))
     }
 
+    /// Starts a process that may be running, or have failed to start: what a killed server leaves behind may hold its files
+    /// for a moment.
+    pub(super) fn start_unless_running(&mut self, who: Who) -> Result<(), FleetError> {
+        let runs = self.member(who).child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)));
+        if runs { Ok(()) } else { self.start(who) }
+    }
+
     /// Starts a process that is not running.
     pub(super) fn start(&mut self, who: Who) -> Result<(), FleetError> {
-        let program = self.program.clone();
         let member = self.member(who);
         let open = || File::options().create(true).append(true).open(&member.log);
         let log = open().map_err(|source| FleetError::Write { path: member.log.clone(), source })?;
-        let mut command = Command::new(program);
+        let mut command = Command::new(&member.run.program);
         command
-            .args(&member.arguments)
+            .args(&member.run.arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(log)
@@ -217,14 +264,23 @@ impl Fleet {
         Ok(())
     }
 
-    /// Asks all to stop, and waits until they have.
+    /// Asks all but the servers to stop, and waits until they have.
     pub(super) async fn stop_all(&mut self) -> Result<(), FleetError> {
+        self.stop(|who| !matches!(who, Who::Server(_))).await
+    }
+
+    pub(super) async fn stop_servers(&mut self) -> Result<(), FleetError> {
+        self.stop(|who| matches!(who, Who::Server(_))).await
+    }
+
+    async fn stop(&mut self, which: impl Fn(Who) -> bool) -> Result<(), FleetError> {
         self.check()?;
         // The participants first: a node that stops has told them all it had to.
-        for member in self.members.iter().rev() {
-            member.signal(Signal::TERM, "SIGTERM")?;
+        for member in self.members.iter().rev().filter(|member| which(member.who)) {
+            let stop = member.run.stop;
+            member.signal(stop, if stop == Signal::INT { "SIGINT" } else { "SIGTERM" })?;
         }
-        for member in &mut self.members {
+        for member in self.members.iter_mut().filter(|member| which(member.who)) {
             let Some(child) = &mut member.child else { continue };
             let name = member.name.clone();
             let status = timeout(STOP_WITHIN, child.wait()).await;
@@ -240,15 +296,16 @@ impl Fleet {
         Ok(())
     }
 
-    /// kill -9 to all that run, whatever happened. Returns when they are gone.
+    /// Ends all that run at once, whatever happened. Returns when they are gone.
     pub(super) async fn kill_all(&mut self) {
-        for child in self.members.iter_mut().filter_map(|member| member.child.as_mut()) {
+        for member in &self.members {
             // One that has ended can't be killed, and need not be.
-            let _ = child.start_kill();
+            let _ = member.signal(member.run.end, "its end");
         }
         for member in &mut self.members {
-            if let Some(mut child) = member.child.take() {
-                let _ = child.wait().await;
+            let Some(mut child) = member.child.take() else { continue };
+            if timeout(STOP_WITHIN, child.wait()).await.is_err() {
+                let _ = child.kill().await;
             }
         }
     }
@@ -256,6 +313,20 @@ impl Fleet {
     fn member(&mut self, who: Who) -> &mut Member {
         self.members.iter_mut().find(|member| member.who == who).expect("all were laid out")
     }
+}
+
+/// This program, as a part of the demo.
+fn own(program: &Path, arguments: &[&str]) -> Run {
+    let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+    Run { program: program.to_owned(), arguments, stop: Signal::TERM, end: Signal::KILL }
+}
+
+/// A file that nobody else may read.
+fn write_secret(path: &Path, text: &str) -> Result<(), FleetError> {
+    let mut options = File::options();
+    let file = options.create(true).truncate(true).write(true).mode(0o600).open(path);
+    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|source| FleetError::Write { path: path.to_owned(), source })
 }
 
 impl Member {

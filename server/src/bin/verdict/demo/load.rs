@@ -10,10 +10,10 @@ use tokio::{
     task::JoinSet,
     time::sleep,
 };
-use verdict_client::{CallError, Outcome, Reason, RefusalCode, ResourceName, Verdict, Xid};
+use verdict_client::{CallError, Outcome, Reason, RefusalCode, ResourceName, Transaction, Verdict, Xid};
 
-use super::{board::Board, bookings::Line};
-use crate::participant::Kind;
+use super::{board::Board, bookings::Line, databases::Till};
+use crate::participant::{Kind, Order};
 
 /// How often a booking that was aborted for a passing reason is tried again, as a new transaction.
 const MOST_ATTEMPTS: u32 = 20;
@@ -21,6 +21,17 @@ const MOST_ATTEMPTS: u32 = 20;
 /// How long all bookings of a stage would take while a fault is on. Long enough for any fault, so that there is
 /// always something under way that it can hit.
 const STAGE_UNDER_FAULT: Duration = Duration::from_secs(6);
+
+/// How long a booking leaves a database alone that is away.
+const DATABASE_REST: Duration = Duration::from_millis(250);
+
+/// Where bookings are made.
+#[derive(Clone, Debug)]
+pub(super) struct Desk {
+    pub(super) verdict: Verdict,
+    /// Databases that the bookings work on themselves; the other kinds' participants do as they are told.
+    pub(super) tills: Vec<Till>,
+}
 
 /// What became of a line of the file.
 #[derive(Clone, Debug)]
@@ -95,7 +106,7 @@ impl Pace {
 
 /// Books all lines, at most `in_flight` at a time. The accounts come in the order of the file.
 pub(super) async fn book_all(
-    verdict: &Verdict,
+    desk: &Desk,
     lines: Vec<Line>,
     in_flight: usize,
     board: &Arc<Board>,
@@ -106,9 +117,9 @@ pub(super) async fn book_all(
     for (index, line) in lines.into_iter().enumerate() {
         pace.wait(index).await;
         let slot = Arc::clone(&slots).acquire_owned().await.expect("nobody closes it");
-        let (verdict, board) = (verdict.clone(), Arc::clone(board));
+        let (desk, board) = (desk.clone(), Arc::clone(board));
         bookings.spawn(async move {
-            let account = book(&verdict, line, &board).await;
+            let account = book(&desk, line, &board).await;
             drop(slot);
             account
         });
@@ -118,11 +129,11 @@ pub(super) async fn book_all(
     accounts
 }
 
-async fn book(verdict: &Verdict, line: Line, board: &Board) -> Account {
+async fn book(desk: &Desk, line: Line, board: &Board) -> Account {
     let mut attempts = 0;
     loop {
         attempts += 1;
-        let (xid, answer) = attempt(verdict, &line, board, attempts < MOST_ATTEMPTS).await;
+        let (xid, answer) = attempt(desk, &line, board, attempts < MOST_ATTEMPTS).await;
         match answer {
             Answer::Aborted(Some(reason)) if reason.retryable && attempts < MOST_ATTEMPTS => {
                 sleep(Duration::from_millis(20) * attempts).await;
@@ -133,34 +144,69 @@ async fn book(verdict: &Verdict, line: Line, board: &Board) -> Account {
 }
 
 /// One transaction, asked about until it is answered.
-async fn attempt(verdict: &Verdict, line: &Line, board: &Board, may_retry: bool) -> (Xid, Answer) {
-    let mut booking = verdict.transaction();
+async fn attempt(desk: &Desk, line: &Line, board: &Board, may_retry: bool) -> (Xid, Answer) {
+    let mut booking = desk.verdict.transaction();
     let xid = booking.xid();
-    let payload = match serde_json::to_vec(&line.order) {
-        Ok(payload) => payload,
-        Err(error) => return (xid, Answer::Refused(format!("the order cannot be written: {error}"))),
+    board.asked();
+    let worked = work(desk, &mut booking, &line.order).await;
+    let asked = Instant::now();
+    let answer = loop {
+        let decided = match &worked {
+            Ok(()) => booking.commit().await,
+            Err(no) => booking.rollback(no.text()).await,
+        };
+        match (decided.map(|decision| (decision.outcome, decision.reason)), &worked) {
+            (Ok((Outcome::Committed, _)), _) => break Answer::Committed,
+            (Ok((Outcome::Aborted, reason)), Ok(())) => break Answer::Aborted(reason),
+            (Ok((Outcome::Aborted, _)), Err(No::Refused(reason))) => break Answer::Aborted(Some(reason.clone())),
+            (Ok((Outcome::Aborted, _)), Err(No::Wrong(text))) => break Answer::Refused(text.clone()),
+            // It may have been committed: the same again, until somebody knows.
+            (Err(CallError::Unknown { .. }), _) => board.unknown(),
+            (Err(CallError::Refused { code: RefusalCode::Overloaded, .. }), _) => {
+                sleep(Duration::from_millis(50)).await;
+            }
+            (Err(CallError::Refused { code, text }), _) => break Answer::Refused(format!("{code}: {text}")),
+        }
     };
-    for kind in Kind::ALL {
-        let resource = ResourceName::try_from(kind.name()).expect("each kind's name is a resource's");
-        if let Err(error) = booking.add(resource, payload.clone().into()) {
-            return (xid, Answer::Refused(error.to_string()));
+    let took = asked.elapsed();
+    // What it has of the databases is given back before anything else is asked of them.
+    drop(booking);
+    if matches!(&worked, Err(No::Refused(reason)) if reason.retryable) {
+        sleep(DATABASE_REST).await;
+    }
+    let again = matches!(&answer, Answer::Aborted(Some(reason)) if reason.retryable && may_retry);
+    board.decided(matches!(answer, Answer::Committed), took, !again);
+    (xid, answer)
+}
+
+/// Why a booking does not come to its commit.
+enum No {
+    Refused(Reason),
+    /// It should not be.
+    Wrong(String),
+}
+
+impl No {
+    fn text(&self) -> &str {
+        match self {
+            Self::Refused(reason) => &reason.text,
+            Self::Wrong(text) => text,
         }
     }
-    let asked = Instant::now();
-    board.asked();
-    let answer = loop {
-        match booking.commit().await {
-            Ok(decision) => match decision.outcome {
-                Outcome::Committed => break Answer::Committed,
-                Outcome::Aborted => break Answer::Aborted(decision.reason),
-            },
-            // It may have been committed: the same commit again, until somebody knows.
-            Err(CallError::Unknown { .. }) => board.unknown(),
-            Err(CallError::Refused { code: RefusalCode::Overloaded, .. }) => sleep(Duration::from_millis(50)).await,
-            Err(CallError::Refused { code, text }) => break Answer::Refused(format!("{code}: {text}")),
+}
+
+/// Makes a branch for each part: works on it, or says what its participant is to do.
+async fn work(desk: &Desk, booking: &mut Transaction, order: &Order) -> Result<(), No> {
+    let payload = serde_json::to_vec(order);
+    let payload = payload.map_err(|error| No::Wrong(format!("the order cannot be written: {error}")))?;
+    for kind in Kind::ALL {
+        if let Some(till) = desk.tills.iter().find(|till| till.stock.kind() == kind) {
+            till.take(booking, order).await.map_err(No::Refused)?;
+            continue;
         }
-    };
-    let again = matches!(&answer, Answer::Aborted(Some(reason)) if reason.retryable && may_retry);
-    board.decided(matches!(answer, Answer::Committed), asked.elapsed(), !again);
-    (xid, answer)
+        let resource = ResourceName::try_from(kind.name()).expect("each kind's name is a resource's");
+        let added = booking.add(resource, payload.clone().into());
+        added.map_err(|error| No::Wrong(error.to_string()))?;
+    }
+    Ok(())
 }

@@ -6,10 +6,14 @@
 //!                    ▼                    └────────── faults ─────────────────┘                           ▼
 //!                  board ─▶ progress, report ◀────────────────────────────────────────────────────────── audit
 //! ```
+//!
+//! With `--databases` the load works on real servers itself, in sessions whose votes commit brings along, and agents in the
+//! nodes settle what it can't; what no server keeps stays with a participant.
 
 mod audit;
 mod board;
 mod bookings;
+mod databases;
 mod faults;
 mod fleet;
 mod load;
@@ -18,6 +22,7 @@ mod progress;
 mod report;
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -34,15 +39,17 @@ use self::{
     audit::AuditError,
     board::Board,
     bookings::Line,
+    databases::{Brand, ServerError, Stock},
     faults::{FaultError, Stage},
     fleet::{Fleet, FleetError},
-    load::Pace,
+    load::{Desk, Pace},
     oracle::Oracle,
     progress::Progress,
     report::Report,
 };
 use crate::{
     client::{AskError, Format, grouped, print, short},
+    participant::Kind,
     signals::StopSignals,
 };
 
@@ -51,6 +58,12 @@ const READY_WITHIN: Duration = Duration::from_secs(30);
 
 /// How long the cluster may take to settle everything once the last booking has its answer.
 const DRAIN_WITHIN: Duration = Duration::from_secs(60);
+
+/// By what participants keep their parts.
+const SQLITE: &str = "SQLite";
+
+/// With real servers each booking holds a connection to each of them.
+const MOST_IN_FLIGHT_AT_SERVERS: u16 = 400;
 
 /// Bookings that are not answered for so long will not be: something is wrong.
 const STUCK_AFTER: Duration = Duration::from_secs(60);
@@ -73,6 +86,11 @@ pub(crate) struct Demo {
     /// How many bookings are under way at a time.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     in_flight: u16,
+    /// Keep seats in the first of these databases and the wallet in the second, each on a server that the demo starts
+    /// itself and ends. What is not named stays with a participant and its SQLite file: the tickets always, the wallet if
+    /// one database is named. The same one twice is two servers of it.
+    #[arg(long, value_enum, value_name = "NAME,NAME", value_delimiter = ',')]
+    databases: Vec<Brand>,
 }
 
 /// Why a demo did not come to its audit.
@@ -86,8 +104,12 @@ pub(crate) enum DemoError {
     Folder(#[source] std::io::Error),
     #[error("signals cannot be listened to")]
     Signals(#[source] std::io::Error),
+    #[error("--databases: {problem}")]
+    Databases { problem: String },
     #[error(transparent)]
     Fleet(#[from] FleetError),
+    #[error(transparent)]
+    Server(#[from] ServerError),
     #[error(transparent)]
     Fault(#[from] FaultError),
     #[error(transparent)]
@@ -135,9 +157,10 @@ impl Demo {
     pub(crate) async fn run(self) -> Result<ExitCode, DemoError> {
         let mut stop = StopSignals::listen().map_err(DemoError::Signals)?;
         let lines = bookings::read(self.bookings.as_deref())?;
+        self.check_databases()?;
         let folder = self.folder()?;
         let seed = self.seed.unwrap_or_else(rand::random);
-        let mut fleet = Fleet::lay_out(folder.path(), seed)?;
+        let mut fleet = Fleet::lay_out(folder.path(), seed, &self.databases, self.in_flight)?;
         let result = tokio::select! {
             biased;
             _ = stop.received() => Err(DemoError::Interrupted),
@@ -160,6 +183,18 @@ impl Demo {
         Ok(if report.holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
+    fn check_databases(&self) -> Result<(), DemoError> {
+        let wrong = |problem| Err(DemoError::Databases { problem });
+        if self.databases.len() > Stock::ALL.len() {
+            return wrong(format!("{} are named, and there is work for two", self.databases.len()));
+        }
+        if !self.databases.is_empty() && self.in_flight > MOST_IN_FLIGHT_AT_SERVERS {
+            let most = MOST_IN_FLIGHT_AT_SERVERS;
+            return wrong(format!("each booking holds a connection to each server: --in-flight may be {most} at most"));
+        }
+        Ok(())
+    }
+
     fn folder(&self) -> Result<Folder, DemoError> {
         let Some(path) = &self.keep else {
             let folder = tempfile::Builder::new().prefix("verdict-demo-").tempdir().map_err(DemoError::Folder)?;
@@ -178,6 +213,10 @@ impl Demo {
         let stuck = |what: &str| DemoError::Stuck { what: what.to_owned(), dir: dir.to_owned() };
         let total = lines.len();
         let progress = Progress::new(total);
+        if !self.databases.is_empty() {
+            progress.plain(&format!("Setting up {}.", names(&self.databases)));
+        }
+        fleet.make_servers().await?;
         let begun = Instant::now();
         fleet.start_all()?;
         let oracle = Oracle::new(fleet.nodes())?;
@@ -189,14 +228,21 @@ impl Demo {
                 return Err(stuck("no node leads"));
             }
         };
+        let kept = keepers(fleet, &lines).await?;
         progress.plain(&format!(
-            "Three nodes and three participants run; node {leader} leads after {}. {} bookings, {} at a time.",
+            "{} run; node {leader} leads after {}. {} bookings, {} at a time.",
+            said(&kept),
             short(begun.elapsed()),
             grouped(total as u64),
             self.in_flight
         ));
 
         let verdict = Verdict::new(Options { seed: Some(seed), ..Options::new(fleet.nodes()) })?;
+        let mut tills = Vec::new();
+        for server in fleet.servers() {
+            tills.push(server.till(&verdict).await?);
+        }
+        let desk = Desk { verdict, tills };
         let (board, pace) = (Arc::new(Board::new()), Pace::default());
         let databases = fleet.databases().to_vec();
         let stage = Stage {
@@ -208,7 +254,7 @@ impl Demo {
             pace: &pace,
             progress: &progress,
         };
-        let bookings = load::book_all(&verdict, lines, self.in_flight.into(), &board, &pace);
+        let bookings = load::book_all(&desk, lines, self.in_flight.into(), &board, &pace);
         // Bookings that come to their end before a fault is due can't be: the pace sees to that.
         let work = async { tokio::join!(bookings, stage.run()) };
         let (accounts, faults) = tokio::select! {
@@ -234,9 +280,41 @@ impl Demo {
         let outcomes = dir.join("outcomes.csv");
         report::write_outcomes(&outcomes, &accounts)
             .map_err(|source| DemoError::Outcomes { path: outcomes.clone(), source })?;
-        let audit = audit::audit(&databases, &accounts, total, &cluster)?;
-        Ok(Report::new(&accounts, took, &board, faults, audit))
+        let audit = audit::audit(&databases, fleet.servers(), &accounts, total, &cluster).await?;
+        drop(desk);
+        fleet.stop_servers().await?;
+        Ok(Report::new(&accounts, took, &board, faults, audit, kept))
     }
+}
+
+/// By what each kind of parts is kept. Servers answer, and have their tables, when it returns.
+async fn keepers(fleet: &mut Fleet, lines: &[Line]) -> Result<BTreeMap<&'static str, String>, DemoError> {
+    let mut kept: BTreeMap<_, _> = Kind::ALL.map(|kind| (kind.name(), SQLITE.to_owned())).into();
+    for server in fleet.servers() {
+        server.answers().await?;
+        server.set_up(lines).await?;
+        kept.insert(server.stock.kind().name(), format!("{} {}", server.brand, server.version().await?));
+    }
+    fleet.check()?;
+    Ok(kept)
+}
+
+/// Who they are, in a sentence.
+fn said(kept: &BTreeMap<&'static str, String>) -> String {
+    let servers: Vec<&str> = kept.values().map(String::as_str).filter(|by| *by != SQLITE).collect();
+    let participants = match Kind::ALL.len() - servers.len() {
+        1 => "one participant",
+        2 => "two participants",
+        _ => "three participants",
+    };
+    match servers[..] {
+        [] => format!("Three nodes and {participants}"),
+        _ => format!("Three nodes, {} and {participants}", servers.join(", ")),
+    }
+}
+
+fn names(brands: &[Brand]) -> String {
+    brands.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
 }
 
 /// Ends when no booking was answered for too long.

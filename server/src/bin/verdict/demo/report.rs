@@ -33,6 +33,8 @@ pub(super) struct Report {
     commits_per_second: f64,
     commit_ms: Latency,
     faults: Vec<Fault>,
+    /// By what seats, tickets and the wallet were kept.
+    databases: BTreeMap<&'static str, String>,
     audit: Audit,
 }
 
@@ -46,7 +48,14 @@ struct Latency {
 }
 
 impl Report {
-    pub(super) fn new(accounts: &[Account], took: Duration, board: &Board, faults: Vec<Fault>, audit: Audit) -> Self {
+    pub(super) fn new(
+        accounts: &[Account],
+        took: Duration,
+        board: &Board,
+        faults: Vec<Fault>,
+        audit: Audit,
+        databases: BTreeMap<&'static str, String>,
+    ) -> Self {
         let ms = |quantile| (board.latency(quantile).as_secs_f64() * 100_000.0).round() / 100.0;
         let firsts = firsts(accounts);
         let mut reasons = BTreeMap::new();
@@ -73,6 +82,7 @@ impl Report {
             commits_per_second: (committed / took.as_secs_f64()).round(),
             commit_ms: Latency { p50: ms(0.5), p90: ms(0.9), p99: ms(0.99), max: ms(1.0) },
             faults,
+            databases,
             audit,
         }
     }
@@ -118,7 +128,8 @@ impl Report {
              in which bookings came slowly while a fault was on",
             self.commits_per_second, self.seconds
         )?;
-        writeln!(text, "\nAudit of the three databases")?;
+        let kept: Vec<String> = self.databases.iter().map(|(kind, by)| format!("{kind} in {by}")).collect();
+        writeln!(text, "\nAudit of the three databases: {}", kept.join(", "))?;
         for check in &self.audit.checks {
             let mark = if check.holds { "ok  " } else { "FAIL" };
             writeln!(text, "  {mark}  {}\n          {}", check.name, check.detail)?;

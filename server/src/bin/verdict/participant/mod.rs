@@ -34,6 +34,7 @@ use verdict_client::{
 use verdict_proto::v1::participant_server::ParticipantServer;
 use verdict_protocol::IdError;
 
+pub(crate) use self::{seats::sold_out, wallet::balance_too_low};
 use crate::{
     client::grouped,
     listener::{self, ListenError},
@@ -55,7 +56,7 @@ pub(crate) struct Order {
     pub(crate) price_cents: u32,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Kind {
     Seats,
     Wallet,
@@ -74,7 +75,7 @@ impl Kind {
     }
 
     /// What a trip or customer that is new starts with, if nothing is said.
-    fn opening(self) -> u32 {
+    pub(crate) fn opening(self) -> u32 {
         match self {
             Self::Seats => 50,
             Self::Wallet => 25_000,

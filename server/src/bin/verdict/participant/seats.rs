@@ -6,7 +6,7 @@ use verdict_client::{
     resource::{Reservation, sqlite::Handler},
 };
 
-use super::order;
+use super::{Order, order};
 
 pub(super) const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS trips (
@@ -22,6 +22,12 @@ pub(super) const SCHEMA: &str = "
 pub(super) struct Seats {
     /// Of a trip that is new here.
     pub(super) opening: u32,
+}
+
+/// Why an order is refused where there are so few seats.
+pub(crate) fn sold_out(order: &Order, free: i64) -> Reason {
+    let text = format!("{} asks for {} seats, {free} are free", order.trip, order.seats);
+    Reason::refused(text, "SOLD_OUT", false)
 }
 
 impl Handler for Seats {
@@ -40,8 +46,7 @@ impl Handler for Seats {
             let free: i64 = database
                 .prepare_cached("SELECT free FROM trips WHERE trip = ?1")?
                 .query_row([&order.trip], |row| row.get(0))?;
-            let text = format!("{} asks for {} seats, {free} are free", order.trip, order.seats);
-            return Ok(Reservation::Refused(Reason::refused(text, "SOLD_OUT", false)));
+            return Ok(Reservation::Refused(sold_out(&order, free)));
         }
         database.prepare_cached("INSERT INTO sales VALUES (?1, ?2, ?3, ?4, ?5, 'held')")?.execute(params![
             branch.xid.to_string(),

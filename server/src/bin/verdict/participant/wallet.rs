@@ -6,7 +6,7 @@ use verdict_client::{
     resource::{Reservation, sqlite::Handler},
 };
 
-use super::{money, order};
+use super::{Order, money, order};
 
 pub(super) const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS customers (
@@ -24,6 +24,12 @@ pub(super) struct Wallet {
     pub(super) opening: u32,
 }
 
+/// Why an order is refused that costs more than the customer has.
+pub(crate) fn balance_too_low(order: &Order, balance: i64) -> Reason {
+    let (has, price) = (money(balance.unsigned_abs()), money(order.price_cents.into()));
+    Reason::refused(format!("{} has {has}, the price is {price}", order.customer), "BALANCE_TOO_LOW", false)
+}
+
 impl Handler for Wallet {
     fn reserve(&mut self, database: &Connection, branch: BranchId, payload: &[u8]) -> rusqlite::Result<Reservation> {
         let order = match order(payload) {
@@ -37,12 +43,10 @@ impl Handler for Wallet {
             .prepare_cached("UPDATE customers SET balance = balance - ?2 WHERE customer = ?1 AND balance >= ?2")?
             .execute(params![order.customer, order.price_cents])?;
         if taken == 0 {
-            let balance: u32 = database
+            let balance: i64 = database
                 .prepare_cached("SELECT balance FROM customers WHERE customer = ?1")?
                 .query_row([&order.customer], |row| row.get(0))?;
-            let price = money(order.price_cents.into());
-            let text = format!("{} has {}, the price is {price}", order.customer, money(balance.into()));
-            return Ok(Reservation::Refused(Reason::refused(text, "BALANCE_TOO_LOW", false)));
+            return Ok(Reservation::Refused(balance_too_low(&order, balance)));
         }
         database.prepare_cached("INSERT INTO debits VALUES (?1, ?2, ?3, ?4, ?5, 'held')")?.execute(params![
             branch.xid.to_string(),
