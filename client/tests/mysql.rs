@@ -289,6 +289,45 @@ async fn what_can_not_be_used_says_why() {
 }
 
 #[tokio::test]
+async fn s40_a_server_without_xa_is_refused_at_the_start() {
+    let node = node(COMMITTED);
+    let verdict = verdict(&node);
+    for (settings, says) in [
+        (&["wsrep-on=ON", "binlog-format=ROW"][..], "wsrep_on is ON: Galera"),
+        (&["skip-innodb", "default-storage-engine=Aria"], ": there is no InnoDB"),
+    ] {
+        let mut server = MariaDb::start().await;
+        server.restart_with(settings).await;
+        let refused = Mysql::open(&verdict, "bank".try_into().unwrap(), server.pool()).await.unwrap_err();
+        assert!(matches!(refused, MysqlError::Unfit { .. }) && refused.to_string().contains(says), "{refused:?}");
+    }
+}
+
+/// The row of evidence is written in the branch, so its lack leaves nothing.
+#[tokio::test]
+async fn an_application_that_may_not_write_evidence_is_refused_with_the_servers_own_words() {
+    let server = MariaDb::start().await;
+    let node = node(ABORTED);
+    let verdict = verdict(&node);
+    let bank = open(&verdict, &server).await;
+    let mut root = server.root("bank").await;
+    let grants = "CREATE USER app; GRANT SELECT, UPDATE ON bank.accounts TO app; \
+                  GRANT SELECT ON bank.verdict_branches TO app";
+    root.query_drop(grants).await.unwrap();
+    let of_app = Mysql::open(&verdict, "bank".try_into().unwrap(), server.pool_of("app")).await.unwrap();
+    let (transaction, session) = paid(&verdict, &of_app).await;
+    assert_eq!(transaction.commit().await.unwrap().outcome, Outcome::Aborted);
+    let (code, text, again) = refused(&node);
+    assert_eq!((code.as_str(), again), ("1142 (42000)", false));
+    assert!(text.contains("INSERT command denied to user 'app'") && text.contains("verdict_branches"), "{text}");
+    assert_eq!((server.prepared().await, server.balances().await), (0, [100, 100]));
+    drop((transaction, session));
+    // Its locks are gone too.
+    let (transaction, _session) = paid(&verdict, &bank).await;
+    transaction.rollback("it could").await.unwrap();
+}
+
+#[tokio::test]
 async fn nothing_writes_a_password() {
     let server = MariaDb::start().await;
     server

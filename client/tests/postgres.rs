@@ -5,144 +5,23 @@
 
 mod common;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::sync::{Arc, atomic::Ordering};
 
 use futures_util::future::{join, join_all};
 use verdict_client::{
-    BranchId, ClusterId, LogTime, Outcome, ResourceName, Settlement, Transaction, Verdict, Xid,
-    participant::{NotAnswered, ResourceManager, Settle, Stamp, with_causes},
+    BranchId, Outcome, Settlement,
+    participant::{NotAnswered, ResourceManager, with_causes},
     resource::{
-        postgres::{Database, Postgres, PostgresError, deadpool_postgres::Pool, pool},
+        postgres::{Database, PostgresError},
         xa::{Agent, Grade, XaDatabase as _},
     },
 };
 use verdict_proto::v1;
 
 use common::{
-    cluster::{Answer, CLUSTER, Call, Node, dead, options},
     postgres::{APP, PostgresServer, texts},
+    postgres_bank::*,
 };
-
-const PREPARES: &[&str] = &["max_prepared_transactions=20"];
-const OWN: ClusterId = ClusterId(CLUSTER);
-
-/// A database with two accounts, and a cluster that commits what promised and aborts what did not.
-struct Bank {
-    server: PostgresServer,
-    node: Node,
-    verdict: Verdict,
-    pool: Pool,
-    accounts: Postgres,
-    /// Commit is not answered.
-    silent: Arc<AtomicBool>,
-}
-
-fn accounts() -> ResourceName {
-    "accounts".try_into().unwrap()
-}
-
-fn judges(call: &Call) -> Answer {
-    let refused = |votes: &[(u32, v1::Vote)]| votes.iter().any(|(_, vote)| *vote == v1::Vote::Refused);
-    match call {
-        Call::Commit(votes) if refused(votes) => Answer::Outcome(v1::Outcome::Aborted),
-        Call::Rollback => Answer::Outcome(v1::Outcome::Aborted),
-        _ => Answer::Outcome(v1::Outcome::Committed),
-    }
-}
-
-impl Bank {
-    async fn open(settings: &[&str]) -> Self {
-        let server = PostgresServer::start(settings).await;
-        server.database("bank").await;
-        let silent = Arc::new(AtomicBool::new(false));
-        let now = Arc::clone(&silent);
-        let node = Node::answering(move |_, call| match call {
-            Call::Commit(_) if now.load(Ordering::SeqCst) => Answer::Hangs,
-            call => judges(call),
-        });
-        let verdict = Verdict::new(options(&[node.address])).unwrap().with_deadline(Duration::from_secs(20));
-        let pool = pool(&server.dsn(APP, "bank"), 4).unwrap();
-        let accounts = Postgres::open(&verdict, accounts(), pool.clone()).await.unwrap();
-        Self { server, node, verdict, pool, accounts, silent }
-    }
-
-    /// A transaction with one branch that has done this, whether or not it could.
-    async fn doing(&self, work: &str) -> Transaction {
-        let mut transaction = self.verdict.transaction();
-        let session = self.accounts.enlist(&mut transaction).await.unwrap();
-        drop(session.client().unwrap().batch_execute(work).await);
-        transaction
-    }
-
-    async fn paying(&self) -> Transaction {
-        self.doing("UPDATE account SET balance = balance - 5 WHERE id = 1").await
-    }
-
-    /// Why the last commit's only branch refused: code and sentence.
-    fn refused(&self) -> (String, String, bool) {
-        let [branch] = &self.node.brought()[..] else { panic!("one branch: {:?}", self.node.brought()) };
-        assert_eq!(branch.vote(), v1::Vote::Refused);
-        let reason = branch.reason.clone().unwrap();
-        (reason.source_code, reason.text, reason.retryable)
-    }
-
-    async fn prepared_is(&self, count: usize) {
-        let by = Instant::now() + Duration::from_secs(20);
-        while self.server.prepared().await.len() != count {
-            assert!(Instant::now() < by, "prepared: {:?}", self.server.prepared().await);
-        }
-    }
-
-    /// Every connection of the pool's can work; none is in a transaction block or broken.
-    async fn pool_is_clean(&self) {
-        let mut clients = Vec::new();
-        for _ in 0..4 {
-            clients.push(self.pool.get().await.unwrap());
-        }
-        for client in &clients {
-            let open = "SELECT state FROM pg_stat_activity WHERE usename = 'app' AND state LIKE 'idle in%'";
-            assert_eq!(texts(client, open).await, []);
-        }
-    }
-}
-
-fn stamp() -> Stamp {
-    Stamp { cluster: OWN, incarnation: 1, term: 1, horizon: LogTime::from_millis(1) }
-}
-
-fn settle(branch: BranchId, payload: &str) -> Settle {
-    Settle { stamp: stamp(), branch, resource: accounts(), payload: payload.to_owned().into() }
-}
-
-fn gid(cluster: u8, branch: BranchId) -> String {
-    let cluster: String = [cluster; 16].iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("verdict:{cluster}:{branch}")
-}
-
-fn agent(server: &PostgresServer) -> Agent<Database> {
-    Agent::new(Arc::new(server.agent_database("bank")), Some(OWN))
-}
-
-fn a_branch(n: u64) -> BranchId {
-    BranchId { xid: Xid::new(LogTime::from_millis(1_700_000_000_000), 0, n), number: 1 }
-}
-
-/// As an application does that dies afterwards.
-async fn left_prepared(server: &PostgresServer, gid: &str) {
-    left_prepared_at(server, "UPDATE account SET balance = balance - 5 WHERE id = 1", gid).await;
-}
-
-async fn left_prepared_at(server: &PostgresServer, work: &str, gid: &str) {
-    let client = server.client("bank").await;
-    let work = format!("BEGIN; {work}; PREPARE TRANSACTION '{gid}'");
-    client.batch_execute(&work).await.unwrap();
-}
 
 #[tokio::test]
 async fn branches_are_prepared_brought_with_evidence_and_settled() {
@@ -187,98 +66,6 @@ async fn a_session_that_only_read_is_out_of_phase_two() {
     assert_eq!(bank.node.brought()[0].vote(), v1::Vote::Prepared);
     drop((reading, locking));
     bank.pool_is_clean().await;
-}
-
-/// PREPARE in a failed block answers ROLLBACK and no error.
-#[tokio::test]
-async fn nothing_that_failed_counts_as_prepared() {
-    let bank = Bank::open(PREPARES).await;
-    for (work, code) in [
-        ("UPDATE account SET balance = balance - 500 WHERE id = 1", "25P02"),
-        ("UPDATE account SET balance = 1; SELECT 1 / 0", "25P02"),
-        ("UPDATE account SET balance = 1; NOTIFY somebody", "0A000"),
-        ("UPDATE account SET balance = 1; CREATE TEMP TABLE mine (id int)", "0A000"),
-        ("UPDATE account SET balance = 1 WHERE id = 7; COMMIT", "25000"),
-        ("UPDATE account SET balance = 1; ROLLBACK", "25000"),
-        ("ROLLBACK; BEGIN; UPDATE account SET balance = 1", "25000"),
-    ] {
-        let transaction = bank.doing(work).await;
-        assert_eq!(transaction.commit().await.unwrap().outcome, Outcome::Aborted, "{work}");
-        assert_eq!(bank.refused().0, code, "{work}: {:?}", bank.refused());
-        drop(transaction);
-        assert_eq!(bank.server.balances("bank").await, ["100", "100"], "{work}");
-        assert_eq!(bank.server.prepared().await, [""; 0], "{work}");
-    }
-    bank.pool_is_clean().await;
-}
-
-#[tokio::test]
-async fn a_deferred_constraint_fails_at_prepare_with_its_own_code() {
-    let bank = Bank::open(PREPARES).await;
-    let client = bank.server.client("bank").await;
-    let table = "CREATE TABLE note (account int REFERENCES account DEFERRABLE INITIALLY DEFERRED)";
-    client.batch_execute(table).await.unwrap();
-    let transaction = bank.doing("INSERT INTO note VALUES (9)").await;
-    let decision = transaction.commit().await.unwrap();
-    assert_eq!(decision.outcome, Outcome::Aborted);
-    let (code, text, retryable) = bank.refused();
-    assert_eq!((code.as_str(), retryable), ("23503", false));
-    assert!(text.starts_with("accounts: ") && text.contains("Key (account)=(9)"), "{text}");
-    drop(transaction);
-    bank.pool_is_clean().await;
-}
-
-#[tokio::test]
-async fn a_serialization_failure_at_prepare_is_worth_another_try() {
-    let bank = Bank::open(PREPARES).await;
-    // Write skew: each reads what the other writes.
-    let skew = |id: u32| {
-        format!(
-            "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE; SELECT sum(balance) FROM account; \
-             UPDATE account SET balance = balance - 60 WHERE id = {id}"
-        )
-    };
-    let (first, second) = (bank.doing(&skew(1)).await, bank.doing(&skew(2)).await);
-    assert_eq!(first.commit().await.unwrap().outcome, Outcome::Committed);
-    assert_eq!(second.commit().await.unwrap().outcome, Outcome::Aborted);
-    let (code, text, retryable) = bank.refused();
-    assert_eq!((code.as_str(), retryable), ("40001", true), "{text}");
-    assert_eq!(bank.server.balances("bank").await, ["40", "100"]);
-}
-
-#[tokio::test]
-async fn s40_no_room_to_prepare_is_refused_with_the_settings_name() {
-    let bank = Bank::open(&["max_prepared_transactions=2"]).await;
-    left_prepared(&bank.server, "somebody-else").await;
-    let raise = |id: u32| format!("INSERT INTO account VALUES ({id}, 1)");
-    let mut transaction = bank.verdict.transaction();
-    for id in [11, 12, 13] {
-        let session = bank.accounts.enlist(&mut transaction).await.unwrap();
-        session.client().unwrap().batch_execute(&raise(id)).await.unwrap();
-    }
-    assert_eq!(transaction.commit().await.unwrap().outcome, Outcome::Aborted);
-    let brought = bank.node.brought();
-    let refused: Vec<_> = brought.iter().filter(|branch| branch.vote() == v1::Vote::Refused).collect();
-    assert_eq!(refused.len(), 2);
-    for branch in refused {
-        let reason = branch.reason.clone().unwrap();
-        assert!(reason.text.contains("max_prepared_transactions"), "{}", reason.text);
-        assert_eq!((reason.source_code.as_str(), reason.retryable), ("53200", true));
-    }
-    assert_eq!(bank.server.prepared().await, ["somebody-else"]);
-    drop(transaction);
-    bank.pool_is_clean().await;
-}
-
-#[tokio::test]
-async fn s40_a_server_that_cannot_prepare_is_refused_at_the_start() {
-    let server = PostgresServer::start(&["max_prepared_transactions=0"]).await;
-    server.database("bank").await;
-    let node = Node::answering(|_, call| judges(call));
-    let verdict = Verdict::new(options(&[node.address])).unwrap();
-    let refused = Postgres::open(&verdict, accounts(), pool(&server.dsn(APP, "bank"), 1).unwrap()).await.unwrap_err();
-    assert!(matches!(refused, PostgresError::Unfit { setting: "max_prepared_transactions", .. }), "{refused}");
-    assert!(refused.to_string().contains("= 60 in postgresql.conf and restart"), "{refused}");
 }
 
 #[tokio::test]
@@ -449,31 +236,6 @@ async fn twins_and_latecomers_are_answered_alike() {
     assert_eq!(agent.rollback(settle(late, "")).await.unwrap().settlement, Settlement::Done);
     left_prepared(&server, &self::gid(7, late)).await;
     assert_eq!(agent.recover(9).await.unwrap(), [late]);
-}
-
-#[tokio::test]
-async fn bad_connection_strings_are_told_without_their_passwords() {
-    for dsn in
-        ["", "host", "postgres://app:secret@host:port/bank", "host=a user=b dbname=c passwd=secret", "host=x dbname=y"]
-    {
-        let refused = pool(dsn, 1).map(drop).unwrap_err().to_string();
-        assert!(!refused.contains("secret"), "{refused}");
-    }
-    assert!(pool("host=a user=b dbname=c", 0).is_err());
-    assert!(pool("host=a user=b dbname=c sslmode=require", 1).unwrap_err().to_string().contains("TLS"));
-    let server = PostgresServer::start(PREPARES).await;
-    let node = Node::answering(|_, call| judges(call));
-    let verdict = Verdict::new(options(&[node.address])).unwrap();
-    let nowhere = server.dsn(APP, "nowhere");
-    for (dsn, says) in [
-        (nowhere.clone(), "database \"nowhere\" does not exist"),
-        (nowhere.replace("user=app", "user=nobody"), "role \"nobody\" does not exist"),
-        (format!("host=127.0.0.1 port={} user=a password=secret dbname=b", dead().port()), "Connection refused"),
-    ] {
-        let refused = Postgres::open(&verdict, accounts(), pool(&dsn, 1).unwrap()).await.unwrap_err();
-        let text = with_causes(&refused);
-        assert!(text.contains(says) && !text.contains("secret"), "{text}");
-    }
 }
 
 /// A standby that is promoted, or a restore, begins another timeline.

@@ -171,6 +171,26 @@ fn s65_a_url_is_judged_and_never_shown() {
 }
 
 #[test]
+fn s65_a_name_that_no_branch_can_bear_is_refused() {
+    let named = |length: usize, brand: &str| {
+        let name = "r".repeat(length);
+        let dsn = if brand == "postgres" { "host=10.0.0.9 user=a dbname=b" } else { "mysql://a@10.0.0.9/b" };
+        let resources = format!("[resources]\n{name} = \"{brand}\"\n");
+        let dsn_of = format!("VERDICT_DATABASES__{}__DSN", name.to_ascii_uppercase());
+        refused(&format!("{GOOD}{resources}"), &[(&dsn_of, dsn)])
+    };
+    for (length, brand, expected) in [
+        (61, "mariadb", "an XA name has room for 60 bytes of it, and it has 61"),
+        (60, "mariadb", "10.0.0.9 is not on this machine"),
+        (64, "postgres", "10.0.0.9 is not on this machine"),
+        (65, "postgres", "1 to 64"),
+    ] {
+        let (code, said) = named(length, brand);
+        assert!(code == Some(2) && said.contains(expected), "expected {expected:?}, was told {said:?}");
+    }
+}
+
+#[test]
 fn s65_without_a_configuration_nothing_starts() {
     let run = |arguments: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_verdict")).args(arguments).env_clear().output().unwrap();

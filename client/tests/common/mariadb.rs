@@ -61,6 +61,12 @@ impl MariaDb {
         }
     }
 
+    /// Restarts it with these settings besides.
+    pub(crate) async fn restart_with(&mut self, settings: &[&str]) {
+        self.settings.extend(settings.iter().map(|setting| format!("--{setting}")));
+        self.restart().await;
+    }
+
     /// Starts it, on the port and the data that it had, and waits until it takes connections.
     pub(crate) async fn restart(&mut self) {
         self.kill();

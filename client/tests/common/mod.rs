@@ -12,6 +12,8 @@ pub(crate) mod mariadb_seats;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 #[cfg(feature = "postgres")]
+pub(crate) mod postgres_bank;
+#[cfg(feature = "postgres")]
 pub(crate) mod postgres_seats;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) mod tables;

@@ -35,6 +35,12 @@ impl Settings {
                 "nothing can be prepared or ended: name the server that takes writes",
             ),
             finding(
+                "wsrep_on",
+                self.get("wsrep_on") == "ON",
+                Grade::Error,
+                "Galera replicates no branch that is prepared: name a server that is no part of such a cluster",
+            ),
+            finding(
                 "innodb_force_recovery",
                 !matches!(self.get("innodb_force_recovery"), "0" | ""),
                 Grade::Error,
@@ -45,7 +51,10 @@ impl Settings {
                 // 3, MariaDB's own, flushes more often.
                 !matches!(self.get("innodb_flush_log_at_trx_commit"), "1" | "3"),
                 Grade::Error,
-                "a crash loses the votes of the last second: set it to 1",
+                match self.get("innodb_flush_log_at_trx_commit") {
+                    "" => "there is no InnoDB, and no other engine keeps a promise: start the server with it",
+                    _ => "a crash loses the votes of the last second: set it to 1",
+                },
             ),
             finding("log_bin", false, Grade::Fine, ""),
             finding(
@@ -100,6 +109,8 @@ mod tests {
             (&[("version", "10.4.1-MariaDB")][..], "version", Grade::Error),
             (&[("read_only", "ON")], "read_only", Grade::Error),
             (&[("innodb_read_only", "ON")], "read_only", Grade::Error),
+            (&[("innodb_flush_log_at_trx_commit", "")], "innodb_flush_log_at_trx_commit", Grade::Error),
+            (&[("wsrep_on", "ON")], "wsrep_on", Grade::Error),
             (&[("innodb_force_recovery", "1")], "innodb_force_recovery", Grade::Error),
             (&[("innodb_flush_log_at_trx_commit", "2")], "innodb_flush_log_at_trx_commit", Grade::Error),
             (&[("log_bin", "ON")], "sync_binlog", Grade::Error),

@@ -55,9 +55,10 @@ use verdict_protocol::{ClusterId, Outcome, ResourceName};
 
 pub use self::{
     database::{Database, DsnError, hosts, pool},
+    name::MAX_RESOURCE,
     session::{Session, Working},
 };
-use self::{evidence::Table, name::MAX_RESOURCE, session::Purpose, settings::Settings};
+use self::{evidence::Table, session::Purpose, settings::Settings};
 use super::xa::{Agent, BranchName, ClusterError, Finding, Grade, XaDatabase, cluster_of, judge, judge_fate};
 use crate::{
     CallError, Transaction, Verdict,

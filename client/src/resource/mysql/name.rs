@@ -16,8 +16,8 @@ use super::super::xa::BranchName;
 
 /// "VRDT".
 pub(super) const FORMAT: u64 = 0x5652_4454;
-/// XA gives a bqual 64 bytes; the number takes four.
-pub(super) const MAX_RESOURCE: usize = 60;
+/// The longest name of a resource that is such a database, in bytes: XA gives a bqual 64, and the number takes four.
+pub const MAX_RESOURCE: usize = 60;
 
 const NUMBER: usize = 4;
 const CLUSTER: usize = 16;

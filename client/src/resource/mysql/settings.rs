@@ -18,7 +18,7 @@ pub(super) struct Version {
 
 const NAMES: &str = "'version', 'hostname', 'port', 'server_uid', 'server_uuid', 'read_only', 'innodb_force_recovery', \
                      'innodb_flush_log_at_trx_commit', 'innodb_read_only', 'sync_binlog', 'log_bin', 'tx_isolation', \
-                     'transaction_isolation', 'innodb_lock_wait_timeout', 'wait_timeout'";
+                     'transaction_isolation', 'innodb_lock_wait_timeout', 'wait_timeout', 'wsrep_on'";
 
 impl Settings {
     pub(super) async fn read(connection: &mut Conn) -> Result<Self> {

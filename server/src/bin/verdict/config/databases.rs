@@ -150,6 +150,11 @@ impl RawDatabase {
             let problem = format!("must be from 1 to {MOST_CONNECTIONS}, but it is {}", self.connections);
             values.wrong(&key("connections"), problem)
         })?;
+        if self.brand == Brand::Mysql && self.name.len() > mysql::MAX_RESOURCE {
+            let problem =
+                format!("an XA name has room for {} bytes of it, and it has {}", mysql::MAX_RESOURCE, self.name.len());
+            return Err(values.wrong(&format!("resources.{}", self.name), problem));
+        }
         let wrong = |problem: String| values.wrong(&source, problem);
         for host in self.brand.hosts(&dsn).map_err(wrong)? {
             door.check_host(&source, &host)?;
