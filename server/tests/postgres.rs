@@ -15,9 +15,13 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use postgres::{APP, PostgresServer, texts};
 use support::{Cluster, name};
-use tokio::{sync::Mutex, time::Instant};
+use tokio::{
+    sync::{Barrier, Mutex},
+    time::Instant,
+};
 use verdict_client::{
     BranchId, LocalBranch, Options, Outcome, State, Verdict,
     participant::{NotAnswered, Settled, Voted, with_causes},
@@ -202,7 +206,7 @@ async fn s47_a_database_that_is_down_slows_nothing_else_and_drains_when_it_is_ba
     let there = PostgresServer::start(PREPARES).await;
     here.database("bank").await;
     there.database("shop").await;
-    let cluster = cluster(&tables(&[("bank", &here), ("shop", &there)], "")).await;
+    let mut cluster = cluster(&tables(&[("bank", &here), ("shop", &there)], "")).await;
     let verdict = cluster.client().with_deadline(Duration::from_secs(2));
     let (bank, shop) = (open(&verdict, &here, "bank").await, open(&verdict, &there, "shop").await);
     let pay = "UPDATE account SET balance = balance - 5 WHERE id = 1";
@@ -234,11 +238,25 @@ async fn s47_a_database_that_is_down_slows_nothing_else_and_drains_when_it_is_ba
         assert!(began.elapsed() < Duration::from_secs(1), "payment {n} took {:?}", began.elapsed());
     }
     assert_eq!(verdict.get(transfer.xid()).await.unwrap().state, State::Decided, "not settled over there");
+
+    // Nor does it hold up nodes that start, all at once, or what they do then.
+    for node in cluster.nodes.clone().into_keys() {
+        cluster.kill(node);
+    }
+    for node in cluster.nodes.clone().into_keys() {
+        cluster.start_node(node);
+    }
+    cluster.leader().await;
+    let mut payment = verdict.transaction();
+    bank.enlist(&mut payment).await.unwrap().client().unwrap().batch_execute(pay).await.unwrap();
+    assert_eq!(payment.commit().await.unwrap().outcome, Outcome::Committed);
+    assert_eq!(verdict.get(transfer.xid()).await.unwrap().state, State::Decided, "it is still to be told");
+
     let mut there = there.lock().await;
     there.start_again().await;
     prepared_is_empty(&[&there, &here], Instant::now() + BOUND, &cluster).await;
     assert_eq!(there.balances("shop").await[0], "95");
-    assert_eq!(here.balances("bank").await[0], "45");
+    assert_eq!(here.balances("bank").await[0], "40");
     let by = Instant::now() + BOUND;
     while verdict.get(transfer.xid()).await.unwrap().state != State::Ended {
         assert!(Instant::now() < by, "it ends; see {}", cluster.logs());
@@ -308,6 +326,48 @@ async fn s40_what_the_cluster_does_not_look_after_is_refused_before_anything_is_
     assert!(reason.text.contains("max_prepared_transactions"), "{}", reason.text);
     assert_eq!(server.prepared().await, [""; 0]);
     assert_eq!(server.balances("bank").await, ["100", "100"]);
+}
+
+/// Room for three, one of which somebody else has left prepared, and twelve that come at once, again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s40_room_that_runs_out_in_mid_load_refuses_some_and_loses_none() {
+    const PAYMENTS: u32 = 12;
+    let server = PostgresServer::start(&["max_prepared_transactions=3"]).await;
+    server.database("bank").await;
+    let cluster = cluster(&tables(&[("bank", &server)], "")).await;
+    let verdict = cluster.client();
+    let connections = usize::try_from(PAYMENTS).unwrap();
+    let bank = pool(&server.dsn(APP, "bank"), connections).unwrap();
+    let bank = Postgres::open(&verdict, name("bank"), bank).await.unwrap();
+    let stray = "BEGIN; INSERT INTO account VALUES (99, 1); PREPARE TRANSACTION 'somebody-else'";
+    server.client("bank").await.batch_execute(stray).await.unwrap();
+    let all_at_once = Arc::new(Barrier::new(connections));
+    let payments = (10..10 + PAYMENTS).map(|id| {
+        let (verdict, bank, all_at_once) = (verdict.clone(), bank.clone(), Arc::clone(&all_at_once));
+        tokio::spawn(async move {
+            let mut refused = 0;
+            loop {
+                let mut payment = verdict.transaction();
+                let session = bank.enlist(&mut payment).await.unwrap();
+                let pay = format!("INSERT INTO account VALUES ({id}, 1)");
+                session.client().unwrap().batch_execute(&pay).await.unwrap();
+                if refused == 0 {
+                    all_at_once.wait().await;
+                }
+                let decision = payment.commit().await.unwrap();
+                let Some(reason) = decision.reason.filter(|_| decision.outcome == Outcome::Aborted) else {
+                    return refused;
+                };
+                assert_eq!((reason.source_code.as_str(), reason.retryable), ("53200", true), "{}", reason.text);
+                assert!(reason.text.contains("max_prepared_transactions"), "{}", reason.text);
+                refused += 1;
+            }
+        })
+    });
+    let refused: Vec<u32> = join_all(payments).await.into_iter().map(Result::unwrap).collect();
+    assert!(refused.iter().any(|times| *times > 0), "there was room for all: {refused:?}");
+    assert_eq!(server.prepared().await, ["somebody-else"]);
+    assert_eq!(server.balances("bank").await.len(), 2 + connections);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
