@@ -60,7 +60,9 @@ pub(crate) enum ServerError {
         #[source]
         source: io::Error,
     },
-    #[error("{brand} does not run as root, and there is no user {user}: run the demo as another user")]
+    #[error(
+        "{brand} does not run as root, and there is no user {user}, or no setpriv to become it: run the demo as another user"
+    )]
     NoUser { brand: Brand, user: &'static str },
     #[error("{} cannot be run", program.display())]
     Run {
