@@ -92,6 +92,25 @@ async fn s41_s42_a_backend_that_was_ended_after_prepare_is_done_without() {
     bank.pool_is_clean().await;
 }
 
+/// As when all sessions of a pool break at once: none of them has another connection to hope for.
+#[tokio::test]
+async fn s41_s42_a_pool_without_another_connection_does_not_hold_up_who_settles() {
+    let bank = Bank::open(PREPARES).await;
+    // All but one are taken.
+    let _taken = [bank.pool.get().await.unwrap(), bank.pool.get().await.unwrap(), bank.pool.get().await.unwrap()];
+    let transaction = bank.paying().await;
+    bank.silent.store(true, Ordering::SeqCst);
+    let interrupt = async {
+        bank.prepared_is(1).await;
+        bank.server.terminate_backends().await;
+        bank.silent.store(false, Ordering::SeqCst);
+    };
+    let (decision, ()) = join(transaction.commit(), interrupt).await;
+    assert_eq!(decision.unwrap().outcome, Outcome::Committed);
+    assert_eq!(bank.server.prepared().await, [""; 0], "settled when commit returns");
+    assert_eq!(bank.server.balances("bank").await, ["95", "100"]);
+}
+
 #[tokio::test]
 async fn s45_what_was_prepared_before_the_server_crashed_is_found_and_settled() {
     let mut bank = Bank::open(PREPARES).await;

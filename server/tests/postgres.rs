@@ -23,7 +23,7 @@ use tokio::{
     time::Instant,
 };
 use verdict_client::{
-    BranchId, LocalBranch, Options, Outcome, State, Verdict,
+    BranchId, ClusterId, LocalBranch, Options, Outcome, State, Verdict,
     participant::{NotAnswered, Settled, Voted, with_causes},
     resource::{
         postgres::{Postgres, PostgresError, pool},
@@ -53,6 +53,11 @@ async fn cluster(tables: &str) -> Cluster {
 
 async fn open(verdict: &Verdict, server: &PostgresServer, database: &str) -> Postgres {
     Postgres::open(verdict, name(database), pool(&server.dsn(APP, database), 4).unwrap()).await.unwrap()
+}
+
+/// A node that follows may not know it yet.
+async fn founded(cluster: &Cluster) -> ClusterId {
+    cluster.client_of(cluster.leader().await).cluster_status().await.unwrap().cluster.unwrap()
 }
 
 async fn prepared_is_empty(servers: &[&PostgresServer], by: Instant, cluster: &Cluster) {
@@ -181,7 +186,7 @@ async fn one_that_was_prepared_and_never_committed_is_presumed_aborted() {
     server.database("bank").await;
     let cluster = cluster(&tables(&[("bank", &server)], "")).await;
     let verdict = cluster.client();
-    let of_cluster = verdict.cluster_status().await.unwrap().cluster.unwrap();
+    let of_cluster = founded(&cluster).await;
     let id: String = of_cluster.0.iter().map(|byte| format!("{byte:02x}")).collect();
     let client = server.client("bank").await;
     let prepare = |gid: &str, id: u32| {
@@ -269,7 +274,7 @@ async fn another_database_than_was_agreed_upon_is_left_alone_until_an_operator_a
     server.database("bank").await;
     let mut cluster = cluster(&tables(&[("bank", &server)], "identity = \"4711/1\"\n")).await;
     let verdict = cluster.client();
-    let of_cluster = verdict.cluster_status().await.unwrap().cluster.unwrap();
+    let of_cluster = founded(&cluster).await;
     let id: String = of_cluster.0.iter().map(|byte| format!("{byte:02x}")).collect();
     let gid = format!("verdict:{id}:{}:1", verdict.transaction().xid());
     let client = server.client("bank").await;

@@ -34,7 +34,7 @@ pub struct Database {
 }
 
 /// How long one question may take, with the connection that it may need first.
-const WITHIN: Duration = Duration::from_secs(5);
+pub(super) const WITHIN: Duration = Duration::from_secs(5);
 
 /// Why a connection string can't be used. The string is not shown: it may hold a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

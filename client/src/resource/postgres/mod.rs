@@ -100,7 +100,8 @@ impl Postgres {
     /// can be prepared there, and the settings under which a vote is worth nothing. What could be better is warned of in the
     /// log.
     ///
-    /// The pool keeps its bounds: a session holds a connection until its transaction has ended.
+    /// The pool keeps its bounds: a session holds a connection until its transaction has ended. One that breaks while its
+    /// branch is prepared is settled over a new connection beside the pool, closed at once.
     ///
     /// # Errors
     /// [`PostgresError`], which says what to do.

@@ -12,13 +12,15 @@ use std::{
 };
 
 use bytes::Bytes;
+use deadpool::managed::Manager as _;
 use futures_util::future::join;
+use tokio::time::timeout;
 use tokio_postgres::{Client, error::SqlState};
 use verdict_protocol::{BranchId, Outcome, Reason};
 
 use super::{
     Postgres, PostgresError,
-    database::{TIMELINE, failed, fate, finish, holds, rows, unfinished},
+    database::{TIMELINE, WITHIN, failed, fate, finish, holds, rows, unfinished},
     evidence::Evidence,
     gid::Gid,
     lease::{Lease, is_lost},
@@ -130,16 +132,22 @@ impl Work {
     }
 
     /// On a connection that has nothing to do with the transaction any more.
-    async fn settle_on(&self, connection: &Lease, outcome: Outcome) -> Result<Settled, NotAnswered> {
+    async fn settle_on(&self, connection: &Client, outcome: Outcome) -> Result<Settled, NotAnswered> {
+        // If it is the session's own, which is none any more once it is lost.
+        let lost = |error: &tokio_postgres::Error| {
+            if is_lost(error) {
+                self.connection.set_clean(false);
+            }
+        };
         let failed = |what, error| failed(format!("{}: {what}", self.database.resource), error);
-        let finished = connection.came_to(finish(connection, self.gid, outcome).await);
+        let finished = finish(connection, self.gid, outcome).await.inspect_err(lost);
         let finished = finished.map_err(|error| failed(unfinished(self.gid, outcome), error))?;
         if let Some(judged) = judge(self.gid.0, outcome, finished) {
             return judged;
         }
         let ended = match self.progress().evidence {
             Some(evidence) => {
-                let ended = connection.came_to(fate(connection, evidence).await);
+                let ended = fate(connection, evidence).await.inspect_err(lost);
                 ended.map_err(|error| failed(format!("how {} ended can't be read", self.gid), error))?
             }
             None => Fate::Unknown,
@@ -215,10 +223,14 @@ impl LocalBranch for Work {
                 settled => return settled,
             }
         }
-        let another = self.database.connect().await.map_err(|error| NotAnswered::Unavailable {
+        // Beside the pool, which counts the broken one as long as the session is held, and may have no other if all of
+        // them broke at once.
+        let away = |source: Option<tokio_postgres::Error>| NotAnswered::Unavailable {
             what: format!("{}: no connection to settle {}", self.database.resource, self.gid),
-            source: Some(Box::new(error)),
-        })?;
+            source: source.map(Into::into),
+        };
+        let another = timeout(WITHIN, self.database.pool.manager().create()).await.map_err(|_| away(None))?;
+        let another = another.map_err(|error| away(Some(error)))?;
         self.settle_on(&another, outcome).await
     }
 }
