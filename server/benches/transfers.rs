@@ -121,8 +121,9 @@ impl Bench {
         let verdict = cluster.client();
         let pool = verdict_client::resource::postgres::pool(&dsn, MOST).unwrap();
         let accounts = Postgres::open(&verdict, "accounts".try_into().unwrap(), pool).await.unwrap();
-        let ledger =
-            Mysql::open(&verdict, "ledger".try_into().unwrap(), mysql::pool(&url, MOST).unwrap()).await.unwrap();
+        // As the plain client, which keeps its connections and their prepared statements.
+        let pool = mysql::pool(&format!("{url}&reset_connection=false"), MOST).unwrap();
+        let ledger = Mysql::open(&verdict, "ledger".try_into().unwrap(), pool).await.unwrap();
         Self { cluster, postgres, mariadb, accounts, ledger }
     }
 

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use mysql_async::{Conn, Error, Opts, OptsBuilder, Pool, PoolConstraints, PoolOpts, UrlError, prelude::Queryable};
+use mysql_async::{Conn, Error, Opts, OptsBuilder, Pool, PoolConstraints, UrlError, prelude::Queryable};
 use thiserror::Error as ThisError;
 use tokio::time::{Instant, sleep, timeout};
 use verdict_protocol::{BranchId, ClusterId, Outcome, ResourceName};
@@ -241,14 +241,15 @@ pub fn hosts(url: &str) -> Result<Vec<String>, DsnError> {
 }
 
 /// A pool of at most so many connections to the database of a URL, `mysql://user:password@host:port/database`. None is
-/// made yet.
+/// made yet. Each is reset when it comes back, with all that the application has set in it and the statements that it keeps
+/// prepared; `?reset_connection=false` spares that where nothing is set.
 ///
 /// # Errors
 /// [`DsnError`]
 pub fn pool(url: &str, connections: usize) -> Result<Pool, DsnError> {
     let options = options(url)?;
     let bounds = PoolConstraints::new(0, connections).filter(|_| connections > 0).ok_or(DsnError::NoConnections)?;
-    let pool = PoolOpts::new().with_constraints(bounds);
+    let pool = options.pool_opts().clone().with_constraints(bounds);
     Ok(Pool::new(OptsBuilder::from_opts(options).pool_opts(pool)))
 }
 

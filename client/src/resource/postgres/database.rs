@@ -2,7 +2,8 @@
 
 use std::{fmt, time::Duration};
 
-use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
+use deadpool::managed::HookResult;
+use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
 use thiserror::Error;
 use tokio::time::timeout;
 use tokio_postgres::{
@@ -35,6 +36,10 @@ pub struct Database {
 
 /// How long one question may take, with the connection that it may need first.
 pub(super) const WITHIN: Duration = Duration::from_secs(5);
+/// How many connections in a row may turn out to have died in the pool.
+pub(super) const DEAD_CONNECTIONS: usize = 8;
+/// A connection that was used so lately is taken to work.
+const FRESH: Duration = Duration::from_secs(1);
 
 /// Why a connection string can't be used. The string is not shown: it may hold a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -128,15 +133,25 @@ pub fn pool(dsn: &str, connections: usize) -> Result<Pool, DsnError> {
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(WITHIN);
     }
-    let manager = ManagerConfig { recycling_method: RecyclingMethod::Verified };
+    let manager = ManagerConfig { recycling_method: RecyclingMethod::Fast };
     Pool::builder(Manager::from_config(config, NoTls, manager))
         .max_size(connections)
+        .pre_recycle(Hook::async_fn(|client, metrics| Box::pin(shows_life(client, metrics.last_used()))))
         .runtime(Runtime::Tokio1)
         .wait_timeout(Some(WITHIN))
         .create_timeout(Some(WITHIN))
-        .recycle_timeout(Some(WITHIN / 5))
         .build()
         .map_err(|_| DsnError::NoConnections)
+}
+
+/// Costs a round, so it is not asked of a connection that was just in use.
+async fn shows_life(client: &Client, idle: Duration) -> HookResult<tokio_postgres::Error> {
+    if idle < FRESH {
+        return Ok(());
+    }
+    let answered = timeout(WITHIN / 5, client.simple_query("")).await;
+    let answered = answered.map_err(|_| HookError::message("an idle connection did not answer"))?;
+    answered.map(drop).map_err(HookError::Backend)
 }
 
 #[tonic::async_trait]

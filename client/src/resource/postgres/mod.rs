@@ -26,7 +26,7 @@
 //! - A session in which nothing was written votes READ_ONLY and is committed at once. PREPARE TRANSACTION that fails, a
 //!   deferred constraint for instance, is REFUSED with the database's own SQLSTATE.
 //! - In a block in which a statement has failed, PREPARE TRANSACTION rolls back without an error: nothing counts as
-//!   PREPARED that does not stand in `pg_prepared_xacts`.
+//!   PREPARED of which PostgreSQL says afterwards that it was rolled back.
 //! - "No such prepared transaction" is never taken for an acknowledgement of a commit: `pg_xact_status` of the number that
 //!   was brought with the vote says how the transaction ended.
 //! - PostgreSQL refuses to prepare after LISTEN, NOTIFY, or work on temporary tables, and while a cursor WITH HOLD is open.
@@ -86,6 +86,8 @@ pub enum PostgresError {
         #[source]
         source: tokio_postgres::Error,
     },
+    #[error("{resource}: PostgreSQL does not answer: look whether it runs and can be reached")]
+    Silent { resource: ResourceName },
     /// A vote would be worth nothing there, or nothing could be prepared.
     #[error("{resource}: {setting} is {value}: {advice}")]
     Unfit { resource: ResourceName, setting: &'static str, value: String, advice: String },

@@ -20,7 +20,7 @@ use verdict_protocol::{BranchId, Outcome, Reason};
 
 use super::{
     Postgres, PostgresError,
-    database::{TIMELINE, WITHIN, failed, fate, finish, holds, rows, unfinished},
+    database::{DEAD_CONNECTIONS, TIMELINE, WITHIN, failed, fate, finish, rows, unfinished},
     evidence::Evidence,
     gid::Gid,
     lease::{Lease, is_lost},
@@ -65,14 +65,29 @@ const BEGIN: &str = "BEGIN; SET LOCAL verdict.branch = 'open'";
 
 impl Session {
     pub(super) async fn begin(database: &Postgres, transaction: &mut Transaction) -> Result<Self, PostgresError> {
-        let connection = database.connect().await?;
-        connection.batch_execute(BEGIN).await.map_err(|source| database.refused(source))?;
+        let connection = Self::begun(database).await?;
         let branch = transaction.add(database.resource.clone(), Bytes::new()).map_err(PostgresError::Enlist)?;
         let gid = Gid(BranchName { cluster: database.cluster, branch });
         let progress = Mutex::new(Progress { stage: Stage::Working, evidence: None });
         let work = Arc::new(Work { database: database.clone(), gid, connection, progress });
         transaction.drive(branch.number, Arc::clone(&work) as Arc<dyn LocalBranch>).map_err(PostgresError::Enlist)?;
         Ok(Self(work))
+    }
+
+    /// A connection in a transaction block.
+    async fn begun(database: &Postgres) -> Result<Lease, PostgresError> {
+        let mut dead = 0;
+        loop {
+            let connection = database.connect().await?;
+            match timeout(WITHIN / 5, connection.batch_execute(BEGIN)).await {
+                Ok(Ok(())) => return Ok(connection),
+                // It has died in the pool.
+                Ok(Err(error)) if is_lost(&error) && dead < DEAD_CONNECTIONS => dead += 1,
+                Ok(Err(source)) => return Err(database.refused(source)),
+                Err(_) if dead < DEAD_CONNECTIONS => dead += 1,
+                Err(_) => return Err(PostgresError::Silent { resource: database.resource.clone() }),
+            }
+        }
     }
 
     /// The connection, in its transaction. It must be left in it: commit ends it.
@@ -183,17 +198,26 @@ impl LocalBranch for Work {
         let (Some(xid8), Some(timeline)) = (number(0), number(1).and_then(|number| u32::try_from(number).ok())) else {
             return Ok(self.ends_read_only().await);
         };
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner).evidence = Some(Evidence { xid8, timeline });
+        let evidence = Evidence { xid8, timeline };
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).evidence = Some(evidence);
 
         let prepare = format!("PREPARE TRANSACTION '{}'", self.gid);
-        match join(self.connection.batch_execute(&prepare), holds(&self.connection, self.gid)).await {
-            (Ok(()), Ok(stands)) => {
+        match join(self.connection.batch_execute(&prepare), fate(&self.connection, evidence)).await {
+            (Ok(()), Ok(fate)) => {
                 self.goes_to(Stage::Free);
-                if stands {
-                    return Ok(Voted::PREPARED);
+                match fate {
+                    // Prepared; or somebody was so quick as to commit it.
+                    Fate::Open | Fate::Committed => Ok(Voted::PREPARED),
+                    Fate::Aborted => {
+                        let code = SqlState::IN_FAILED_SQL_TRANSACTION.code();
+                        Ok(self.refused("a statement had failed, so PostgreSQL rolled back", code, false))
+                    }
+                    Fate::Unknown => {
+                        let (resource, gid) = (&self.database.resource, self.gid);
+                        let what = format!("{resource}: failed over meanwhile: whether {gid} is prepared is not known");
+                        Err(NotAnswered::unavailable(what))
+                    }
                 }
-                let code = SqlState::IN_FAILED_SQL_TRANSACTION.code();
-                Ok(self.refused("a statement had failed, so PostgreSQL rolled back", code, false))
             }
             (Err(error), _) if error.as_db_error().is_some() && !is_lost(&error) => Ok(self.refuses(error).await),
             (Err(error), _) | (Ok(()), Err(error)) => {
