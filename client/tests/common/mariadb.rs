@@ -77,6 +77,7 @@ impl MariaDb {
         let server = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", binary, "--no-defaults", "--user", &whoami(), "--bind-address=127.0.0.1"])
             .args([format!("--datadir={}", path("data")), format!("--socket={}", path("socket"))])
+            .arg(tmpdir(self.directory.path()))
             .args([format!("--port={}", self.port), format!("--log-error={}", path("log"))])
             .args(SMALL)
             .args(&self.settings)
@@ -173,6 +174,11 @@ const SMALL: [&str; 4] = [
     "--innodb-flush-log-at-trx-commit=1",
 ];
 
+/// A server that starts deletes the temporary tables there: in a folder of all it would be those of others.
+fn tmpdir(own: &Path) -> String {
+    format!("--tmpdir={}", own.display())
+}
+
 /// A fresh data directory, made once for all tests.
 fn template() -> PathBuf {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -183,6 +189,7 @@ fn template() -> PathBuf {
         let installed = Command::new("mariadb-install-db")
             .args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"])
             .args([format!("--datadir={}", data.display()), format!("--user={}", whoami())])
+            .arg(tmpdir(fresh.path()))
             .arg(SMALL[0])
             .stdout(Stdio::null())
             .status();

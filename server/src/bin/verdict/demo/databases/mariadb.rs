@@ -11,7 +11,8 @@ pub(super) async fn make(server: &Server) -> Result<(), ServerError> {
     let data = format!("--datadir={}", server.data().display());
     // Root comes in by a socket alone, and there is none: nobody comes in but the application.
     let root = "--auth-root-authentication-method=socket".to_owned();
-    let arguments = vec!["--no-defaults".to_owned(), "--skip-test-db".to_owned(), root, LOG_SIZE.to_owned(), data];
+    let mut arguments = vec!["--no-defaults".to_owned(), "--skip-test-db".to_owned(), root, LOG_SIZE.to_owned(), data];
+    arguments.push(tmpdir(server));
     server.owner.make(&server.programs.make, arguments).await?;
     let Server { password, .. } = server;
     // Names of trips and customers are what they are, to the last letter.
@@ -23,11 +24,17 @@ pub(super) async fn make(server: &Server) -> Result<(), ServerError> {
     server.owner.writes(&server.folder.join("start.sql"), &statements)
 }
 
+/// A server that starts deletes the temporary tables there, which in `/tmp` may be those of another that runs.
+fn tmpdir(server: &Server) -> String {
+    format!("--tmpdir={}", server.folder.display())
+}
+
 pub(super) fn arguments(server: &Server) -> Vec<String> {
     let path = |name: &str| server.folder.join(name).display().to_string();
     vec![
         "--no-defaults".to_owned(),
         format!("--datadir={}", server.data().display()),
+        tmpdir(server),
         format!("--pid-file={}", path("pid")),
         format!("--init-file={}", path("start.sql")),
         "--bind-address=127.0.0.1".to_owned(),
