@@ -5,9 +5,14 @@
 
 mod common;
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    process::Command,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use futures_util::future::{join, join_all};
+use tokio::time::timeout;
 use verdict_client::{
     BranchId, Outcome, Settlement,
     participant::{NotAnswered, ResourceManager, with_causes},
@@ -89,6 +94,23 @@ async fn s41_s42_a_backend_that_was_ended_after_prepare_is_done_without() {
     assert_eq!(bank.server.balances("bank").await, ["95", "100"], "settled when commit returns");
     assert_eq!(bank.server.prepared().await, [""; 0]);
     drop(transaction);
+    bank.pool_is_clean().await;
+}
+
+/// A connection that was just in use is not asked for a sign of life before it is used again.
+#[tokio::test]
+async fn a_connection_that_hangs_or_died_in_the_pool_costs_no_branch() {
+    let bank = Bank::open(PREPARES).await;
+    let pid: i32 = bank.pool.get().await.unwrap().query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+    assert_eq!(bank.pool.status().size, 1, "there is no other yet");
+    let signal = |name: &str| Command::new("kill").args([name, &pid.to_string()]).status().unwrap().success();
+    assert!(signal("-STOP"));
+    let hung = timeout(Duration::from_secs(20), bank.accounts.enlist(&mut bank.verdict.transaction())).await;
+    assert!(signal("-CONT"));
+    hung.expect("it waits for the one that hangs").unwrap();
+
+    bank.server.terminate_backends().await;
+    assert_eq!(bank.paying().await.commit().await.unwrap().outcome, Outcome::Committed);
     bank.pool_is_clean().await;
 }
 

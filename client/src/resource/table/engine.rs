@@ -19,7 +19,7 @@ use std::{
 use tokio::time::{Instant, sleep, timeout};
 use verdict_protocol::{BranchId, Conclusion, LogTime, Outcome};
 
-pub(in crate::resource) use super::perform::{Rows, Run, Step, Trouble, perform};
+pub(in crate::resource) use super::perform::{Rows, Run, Step, Trouble, commits, perform};
 use super::{Call, PURGE, PURGE_EVERY_MS, Settling};
 use crate::{
     participant::{Fence, NotAnswered, OnePhase, Prepare, Settle, Settled, Stamp, Voted, with_causes},

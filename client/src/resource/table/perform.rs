@@ -41,6 +41,11 @@ pub(in crate::resource) enum Step<A> {
     Raise,
 }
 
+/// Whether the transaction that this came of is to be committed. Any other is rolled back.
+pub(in crate::resource) fn commits<A>(came: &Result<(Step<A>, Fence), Trouble>) -> bool {
+    matches!(came, Ok((Step::Commit(_), _)))
+}
+
 /// Why a transaction came to nothing.
 #[derive(Debug)]
 pub(in crate::resource) enum Trouble {

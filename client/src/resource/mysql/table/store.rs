@@ -18,7 +18,7 @@ use crate::{
         Reservation,
         table::{
             Call, Finish, Row, claim,
-            engine::{Rows, Run, Step, Store, Trouble, perform},
+            engine::{Rows, Run, Step, Store, Trouble, commits, perform},
             judge_settings,
         },
     },
@@ -90,16 +90,13 @@ impl Store for MysqlStore {
             let database = lease.begin().await.map_err(trouble).map_err(Trouble::without_refusal)?;
             let mut rows = Open { database, handler: &*self.handler, tables: &self.tables };
             let result = perform(&mut rows, call, run).await;
-            let ended = match &result {
-                Ok((Step::Commit(_), _)) => rows.database.commit().await,
-                Ok((Step::Answer(_) | Step::Undo(_) | Step::Raise, _)) | Err(_) => rows.database.rollback().await,
-            };
+            let ended = if commits(&result) { rows.database.commit().await } else { rows.database.rollback().await };
             (result, ended)
         };
-        match (lease.came_to(ended), &result) {
-            (Err(error), Ok((Step::Commit(_), _))) => Err(trouble(error)),
+        match lease.came_to(ended) {
+            Err(error) if commits(&result) => Err(trouble(error)),
             // If it could not be rolled back, the connection is closed, and with it the transaction ends.
-            (Ok(()) | Err(_), _) => result,
+            Ok(()) | Err(_) => result,
         }
     }
 

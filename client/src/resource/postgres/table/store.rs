@@ -26,7 +26,7 @@ use crate::{
         Reservation,
         table::{
             Call, ENDED_EARLY, Finish, PURGE, Row, Stamped, UNKNOWN, claim, code,
-            engine::{Rows, Run, Step, Store, Trouble, perform},
+            engine::{Rows, Run, Step, Store, Trouble, commits, perform},
             judge_settings, record, signed, unsigned,
         },
     },
@@ -199,16 +199,13 @@ impl Store for PostgresStore {
             let (handler, share_stamp) = (&*self.handler, &*self.sql.share_stamp);
             let mut rows = Open { database, handler, share_stamp, prepared, inserts, number: String::new() };
             let result = perform(&mut rows, call, run).await;
-            let ended = match &result {
-                Ok((Step::Commit(_), _)) => rows.database.commit().await,
-                Ok((Step::Answer(_) | Step::Undo(_) | Step::Raise, _)) | Err(_) => rows.database.rollback().await,
-            };
+            let ended = if commits(&result) { rows.database.commit().await } else { rows.database.rollback().await };
             (result, ended)
         };
-        match (lease.came_to(ended), &result) {
-            (Err(error), Ok((Step::Commit(_), _))) => Err(trouble(error)),
+        match lease.came_to(ended) {
+            Err(error) if commits(&result) => Err(trouble(error)),
             // If it could not be rolled back, the connection is closed, and with it the transaction ends.
-            (Ok(()) | Err(_), _) => result,
+            Ok(()) | Err(_) => result,
         }
     }
 
